@@ -14,6 +14,7 @@ from node.protocol.value_class import value_class
 from node.rocketmq.java_json import (
     BodyError,
     bean,
+    choice_in,
     dump,
     flag_in,
     items_in,
@@ -28,12 +29,25 @@ SUBSCRIPTIONS_MAX: Final = 1024  # of one group
 TAGS_MAX: Final = 1024  # of one subscription
 EXPRESSION_CHARS_MAX: Final = 16 * 1024
 QUEUES_MAX: Final = 4096  # in one request to lock
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY")  # the enums in Java's order
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+CONSUME_FROM: Final = (
+    "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP",
+)  # fmt: skip
 INT32_MAX: Final = (1 << 31) - 1
 
 
 def name_in(said: Mapping[Any, Any], name: str, default: str | None = None) -> str:
     """A text that is kept. Raises BodyError."""
     value = text_in(said, name, default)
+    if len(value) > NAME_CHARS_MAX:
+        raise BodyError(f"{name} has {len(value)} characters, {NAME_CHARS_MAX} at most")
+    return value
+
+
+def _choice(said: Mapping[Any, Any], name: str, choices: tuple[str, ...], default: int) -> str:
+    value = choice_in(said, name, choices, choices[default])
     if len(value) > NAME_CHARS_MAX:
         raise BodyError(f"{name} has {len(value)} characters, {NAME_CHARS_MAX} at most")
     return value
@@ -116,8 +130,8 @@ def _consumer(said: dict[Any, Any]) -> ConsumerData:
     return ConsumerData(
         name_in(said, "groupName"),
         tuple(_subscription(one) for one in _objects(said, "subscriptionDataSet", SUBSCRIPTIONS_MAX)),
-        name_in(said, "consumeType", "CONSUME_PASSIVELY"), name_in(said, "messageModel", "CLUSTERING"),
-        name_in(said, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"), flag_in(said, "unitMode"),
+        _choice(said, "consumeType", CONSUME_TYPES, 1), _choice(said, "messageModel", MESSAGE_MODELS, 1),
+        _choice(said, "consumeFromWhere", CONSUME_FROM, 0), flag_in(said, "unitMode"),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from node.protocol.entry import BytesLike
@@ -24,6 +24,7 @@ _read_text = json.JSONDecoder().raw_decode
 _NUMBER: Final = re.compile(r"-?\d{1,19}(?![\d.eE])")
 _OTHER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 class BodyError(ValueError):
@@ -184,19 +185,30 @@ class _Reader:
 
 
 # --- fields of an object --------------------------------------------------------------------------------------------
+# As fastjson's TypeUtils.cast: clients in other languages write numbers as texts, and enums as their ordinals (the C++
+# client says `"subVersion":"1795391713349"` and `"messageModel":1`).
 def text_in(said: Mapping[Any, Any], name: str, default: str | None = None) -> str:
-    """Raises BodyError where it is missing without a default, or no text."""
+    """A text, or what fastjson makes one of. Raises BodyError where it is missing without a default, or an object."""
     value = said.get(name)
     if value is None and default is not None:
         return default
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
     if not isinstance(value, str):
         raise BodyError(f"{name} is no text")
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def number_in(said: Mapping[Any, Any], name: str, default: int | None = None) -> int:
-    """An int64. Raises BodyError."""
+    """An int64, also one that is written as a text. Raises BodyError."""
     value = said.get(name)
+    if isinstance(value, str):
+        if value in ("", "null"):
+            value = None
+        elif _NUMBER.fullmatch(value) and value.isascii():
+            value = int(value)
     if value is None and default is not None:
         return default
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
@@ -205,13 +217,27 @@ def number_in(said: Mapping[Any, Any], name: str, default: int | None = None) ->
 
 
 def flag_in(said: Mapping[Any, Any], name: str, default: bool = False) -> bool:
-    """Raises BodyError."""
+    """True or false, also as 1 and 0 and as texts. Raises BodyError."""
     value = said.get(name)
-    if value is None:
+    if isinstance(value, str):
+        value = _FLAGS.get(value.lower(), value)
+    elif type(value) is int:
+        value = _FLAGS.get(str(value), value)
+    if value is None or value == "":
         return default
     if not isinstance(value, bool):
         raise BodyError(f"{name} is not true or false")
     return value
+
+
+def choice_in(said: Mapping[Any, Any], name: str, choices: Sequence[str], default: str) -> str:
+    """A Java enum's constant by its name (an unknown one as it stands), or by its ordinal. Raises BodyError."""
+    value = said.get(name)
+    if type(value) is not int:
+        return text_in(said, name, default)
+    if not 0 <= value < len(choices):
+        raise BodyError(f"{name} is {value}: 0 to {len(choices) - 1} are known")
+    return choices[value]
 
 
 def items_in(said: Mapping[Any, Any], name: str) -> list[Any]:

@@ -30,7 +30,7 @@ from node.rocketmq.command import (
 from node.rocketmq.command_stream import CommandStream
 from node.rocketmq.header_fields import HeaderError, read_header, write_header
 from node.rocketmq.headers import PullRequest, SendRequest, SendRequestV2
-from node.rocketmq.java_json import BodyError, dump, load
+from node.rocketmq.java_json import BodyError, dump, load, number_in
 
 ONE = Command(310, 7, 0, {"b": "Topic", "i": "KEYS\x01k\x02"}, None, b"body")
 BINARY = ONE._replace(binary=True)
@@ -206,6 +206,39 @@ def subscribed(to: dict[str, object]) -> dict[str, object]:
 def test_what_a_client_says_of_itself_is_bounded(said: dict[str, object], why: str) -> None:
     with pytest.raises(BodyError, match=why):
         read_heartbeat(dump(said))
+
+
+def test_a_heartbeat_of_the_cpp_client_is_read_as_fastjson_reads_it() -> None:
+    """Numbers as texts, enums as ordinals: what librocketmq sends. Refused, its groups had no consumers."""
+    found = read_heartbeat(
+        b'{"clientID":"20689-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
+        b'"groupName":"PyCG","messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":"1795391713349",'
+        b'"topic":"%RETRY%PyCG"}],"unitMode":"false"}],"producerDataSet":[{"groupName":"PyPG"}]}\n'
+    )
+    [group] = found.consumers
+    assert (group.consume_type, group.message_model, group.consume_from, group.unit_mode) == (
+        "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", False,
+    )  # fmt: skip
+    assert group.subscriptions[0].version == 1795391713349 and found.producers == ("PyPG",)
+
+
+@pytest.mark.parametrize("field", ['"messageModel":2', '"messageModel":-1', '"unitMode":"maybe"', '"unitMode":2'])
+def test_what_fastjson_makes_nothing_of_is_refused(field: str) -> None:
+    with pytest.raises(BodyError):
+        read_heartbeat(b'{"clientID":"c","consumerDataSet":[{"groupName":"g",%s}]}' % field.encode())
+
+
+@pytest.mark.parametrize(
+    ("said", "value"), [("12", 12), ("-3", -3), (12, 12), ("", 7), ("null", 7), (None, 7), ("0" * 19, 0)]
+)
+def test_a_number_may_be_a_text(said: object, value: int) -> None:
+    assert number_in({"n": said}, "n", 7) == value
+
+
+@pytest.mark.parametrize("said", ["1.5", "x", " 1", "9" * 19, "\u0661", True, 1.0, [], {}])
+def test_other_texts_and_values_are_no_numbers(said: object) -> None:
+    with pytest.raises(BodyError, match="n is no int64"):
+        number_in({"n": said}, "n", 7)
 
 
 def test_queues_to_lock_are_bounded() -> None:

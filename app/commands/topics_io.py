@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, show_json
+from app.commands.common import Exit, Failure, JsonOption, demo_meant, show_json
 from node.printable import escaped
 
 if TYPE_CHECKING:
@@ -38,7 +38,17 @@ def _name_servers(given: list[str] | None) -> list[str]:
             split_address(one)
         except ValueError as error:
             raise Failure(Exit.USAGE, f"--name-server: {error}") from error
-    return given or [DEFAULT_NAME_SERVER]
+    return given or _of_the_demo() or [DEFAULT_NAME_SERVER]
+
+
+def _of_the_demo() -> list[str]:
+    """A demo with messages that runs here is meant where no name server is named. Raises Failure."""
+    from app.demo.state import running_demos
+
+    if not any(one.name_servers for one in running_demos()):
+        return []
+    demo = demo_meant("--name-server HOST:PORT")
+    return demo.name_servers.split(";") if demo is not None and demo.name_servers else []
 
 
 def produce(

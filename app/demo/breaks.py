@@ -7,6 +7,7 @@ Invariants: each break does exactly one thing to exactly one member; those that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.demo.processes import engine_of
+from app.demo.processes import broker_of, engine_of
 from app.demo.relay import Links
 from app.demo.state import DemoMember
 from node.background import Background, reason_of
@@ -139,14 +140,20 @@ class Breaker:
         )  # fmt: skip
 
     async def kill(self, node: str | None) -> Broken:
-        """SIGKILL of the engine; its supervisor starts it again."""
+        """SIGKILL of the engine, and of the broker beside it; their supervisor starts them again."""
         leader = await self.leader()
         node = node or leader or next(iter(self.members))
         pid = self._engine(node)
         os.kill(pid, signal.SIGKILL)
+        killed = f"{node}'s engine (pid {pid})"
+        broker = broker_of(self.members[node].pid)
+        if broker is not None:
+            with contextlib.suppress(ProcessLookupError):  # without its engine it may end by itself
+                os.kill(broker, signal.SIGKILL)
+            killed += f" and its broker (pid {broker})"
         rest = "another member leads within a second" if node == leader else "the quorum stands without it"
         return Broken(
-            "kill", node, f"{node}'s engine (pid {pid}) is killed: SIGKILL",
+            "kill", node, f"{killed} {'is' if broker is None else 'are'} killed: SIGKILL",
             f"{rest}; the supervisor starts {node} again, and it catches up. No acknowledged message is lost",
         )  # fmt: skip
 

@@ -10,10 +10,10 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from node.background import Background, reason_of
-from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
+from node.client import AppendResult, LedgerError, NotAppended, OutcomeUnknown
 
 TICK_S: Final = 0.05
 PAUSE_AFTER_FAILURE_S: Final = 0.2
@@ -33,12 +33,18 @@ class Fed:
     capped: bool = False
 
 
+class Appends(Protocol):
+    """What takes the messages: the group's client, or a producer in front of its brokers."""
+
+    async def append(self, body: bytes) -> AppendResult: ...
+
+
 class Feeder:
     """Reads from `source` over and over; `body_bytes_max` bounds the sum of all bodies."""
 
     def __init__(
         self,
-        client: LedgerClient,
+        client: Appends,
         source: Iterable[bytes],
         rate_per_s: float,
         body_bytes_max: int,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 LOOK_AT_MOST: Final = 2000  # ports, from the first one on
@@ -34,6 +35,27 @@ class Ports:
         if len(found) < count:
             raise OSError(f"no {count} free ports from {first} on")
         return found
+
+    def claim_apart(self, first: int, count: int, apart: int, around: Sequence[int]) -> list[int]:
+        """`count` ports, each `apart` from the one before or a multiple of it, and all those `around` it free,
+        too. Raises OSError."""
+        found: list[int] = []
+        for port in range(first, min(first + LOOK_AT_MOST, 65536 - max(around)), apart):
+            if len(found) == count:
+                break
+            held = len(self._held)
+            if all(self._hold(port + one) for one in around):
+                found.append(port)
+            else:
+                self._let_go(held)
+        if len(found) < count:
+            raise OSError(f"no {count} free ports from {first} on, {apart} apart")
+        return found
+
+    def _let_go(self, down_to: int) -> None:
+        for name in self._held[down_to:]:
+            name.close()
+        del self._held[down_to:]
 
     def _hold(self, port: int) -> bool:
         name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

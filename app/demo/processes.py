@@ -49,6 +49,11 @@ def engine_of(supervisor_pid: int) -> int | None:
     return next((pid for pid in children_of(supervisor_pid) if "node.server" in command_of(pid)), None)
 
 
+def broker_of(supervisor_pid: int) -> int | None:
+    """The broker's, where the node has one."""
+    return next((pid for pid in children_of(supervisor_pid) if "node.broker" in command_of(pid)), None)
+
+
 @dataclass(slots=True)
 class Processes:
     """What the demo started, by name; each writes to its own file in `logs`."""

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +24,10 @@ from app.commands.common import Exit, Failure, Target, say
 from app.commands.group import ask_group, pressing_of
 from app.commands.standing import StatusView
 from app.demo.breaks import MEND_AFTER_S, Breaker
+from app.demo.brokers import GROUPS, DemoBrokers
 from app.demo.control import DemoControl
-from app.demo.feeder import Feeder
+from app.demo.feeder import Appends, Feeder
+from app.demo.message_feed import MessageFeed
 from app.demo.messages import Flights, Lines
 from app.demo.ports import Ports
 from app.demo.processes import Processes
@@ -35,6 +38,7 @@ from node.background import Background, reason_of
 from node.client import LedgerClient
 from node.config import format_peers, split_address
 from node.guardian import Guardian
+from node.message_client import MessageProducer
 from node.protocol.group_id import group_id_of
 
 GROUP: Final = "demo"
@@ -43,10 +47,11 @@ CONSOLE_PORT: Final = 8421
 CONTROL_PORT: Final = 8431
 START_WITHIN_S: Final = 60.0
 WATCH_EVERY_S: Final = 1.0
+INDEX_FILE_SIZE: Final = "store.mapped_file_size_for_entry_index_bytes="
 # Smaller than DLedger's gigabyte, so that one sees files roll.
 STORE_SETTINGS: Final = (
     "store.mapped_file_size_for_entry_data_bytes=67108864",
-    "store.mapped_file_size_for_entry_index_bytes=8388608",
+    f"{INDEX_FILE_SIZE}8388608",
     "store.scrub_bytes_per_s=0",  # a flipped bit waits for whoever looks for it
 )
 
@@ -55,7 +60,7 @@ STORE_SETTINGS: Final = (
 class DemoOptions:
     """The options of `quorumscope demo`. `directory` None: one of its own, gone afterwards unless `keep`.
 
-    `noted`: other commands find it, which a bench's demo does without.
+    `noted`: other commands find it, which a bench's demo does without. `messages`: a broker group (brokers.py).
     """
 
     rate_per_s: float = 200.0
@@ -70,6 +75,7 @@ class DemoOptions:
     keep: bool = False
     mend_after_s: float = MEND_AFTER_S
     noted: bool = True
+    messages: bool = False
 
 
 def demo_directory(wanted: Path | None) -> Path:
@@ -111,6 +117,8 @@ class Demo:
     group_id: str = field(init=False)
     client: LedgerClient = field(init=False)
     members: dict[str, DemoMember] = field(default_factory=dict)
+    brokers: DemoBrokers | None = None
+    producer: MessageProducer | None = None
     breaker: Breaker | None = None
     control: DemoControl | None = None
     feeder: Feeder | None = None
@@ -133,6 +141,9 @@ class Demo:
         control_ports = self.ports.claim(CONTROL_PORT, len(ids))
         self.addresses = {one: f"127.0.0.1:{port}" for one, port in zip(ids, member_ports, strict=True)}
         self.controls = {one: f"127.0.0.1:{port}" for one, port in zip(ids, control_ports, strict=True)}
+        if self.options.messages:
+            flights = self.options.file is None
+            self.brokers = DemoBrokers(ids, self.ports, self.processes, self.directory, flights=flights)
         self.links = Links({one: split_address(address) for one, address in self.addresses.items()})
         self.group_id = group_id_of(self.token, GROUP)
         self.client = LedgerClient(dict(self.addresses), group=GROUP, group_id=self.group_id, deadline_s=10.0)
@@ -154,13 +165,22 @@ class Demo:
         if self.options.console:
             await self._start_console()
         await self._wait_for_leader()
+        client: Appends = self.client
+        if self.brokers is not None:
+            client = await self._start_messages(self.brokers)
         if self.options.noted:
             self.note = write_note(self._note())
-        self.feeder = Feeder(
-            self.client, await source, self.options.rate_per_s, self.options.body_bytes_max, self.remark
-        )  # fmt: skip
+        self.feeder = Feeder(client, await source, self.options.rate_per_s, self.options.body_bytes_max, self.remark)
         self.background.keep("the feeder", self.feeder.run)
         self.background.keep("the watch", self._watch)
+
+    async def _start_messages(self, brokers: DemoBrokers) -> MessageFeed:
+        """Consumers, once there is a master; what feeds it."""
+        self.producer = brokers.producer()
+        await brokers.wait_for_master(self.producer)
+        for group in GROUPS:
+            self.background.keep(f"consumer group {group.name}", partial(brokers.keep, group, self.remark))
+        return MessageFeed(self.producer, flights=self.options.file is None)
 
     def _source(self) -> Iterable[bytes]:
         return Flights() if self.options.file is None else Lines(self.options.file)
@@ -173,13 +193,18 @@ class Demo:
         again += ["--control", self.controls[member_id], "--flush", self.options.flush]
         again += ["--secret-file", str(self.directory / "member-secret")]
         for setting in STORE_SETTINGS:
+            if self.brokers is not None and setting.startswith(INDEX_FILE_SIZE):
+                continue  # in a broker group it is RocketMQ's
             again += ["--set", setting]
+        if self.brokers is not None:
+            again += self.brokers.arguments(member_id)
         first = ["--init", "--group-token", self.token, "--make-secret"]
         process = await self.processes.start(member_id, ["-m", "node", *again, *first])
         control_url = f"http://{self.controls[member_id]}"
         self.members[member_id] = DemoMember(
             member_id, self.addresses[member_id], control_url, str(data), process.pid,
             started_with=shlex.join(["quorumscope", "node", *again]),
+            broker=self.brokers.addresses[member_id] if self.brokers is not None else "",
         )  # fmt: skip
 
     async def _start_console(self) -> None:
@@ -224,7 +249,7 @@ class Demo:
         return DemoState(
             pid, process_start_ticks(pid) or 0, GROUP, format_peers(self.addresses), tuple(self.members.values()),
             str(self.directory), self.console_url, self.control.url, str(Path.cwd().resolve()),
-            self.group_id,
+            self.group_id, self.brokers.name_servers if self.brokers is not None else "",
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
@@ -233,6 +258,7 @@ class Demo:
             "feed": asdict(self.feeder.fed) if self.feeder else None,
             "leader_id": self.summary.leader_id if self.summary else None,
             "members": [asdict(member) for member in self.members.values()],
+            "consumed": self.brokers.consumed() if self.brokers is not None else None,
         }
 
     async def _watch(self) -> None:
@@ -265,7 +291,8 @@ class Demo:
         if self.control is not None:
             ending.append(self.control.stop())
         await asyncio.gather(*ending, return_exceptions=True)
-        await asyncio.gather(self.client.close(), self.links.stop(), return_exceptions=True)
+        clients = [self.client.close()] + ([self.producer.close()] if self.producer is not None else [])
+        await asyncio.gather(*clients, self.links.stop(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)
         self.ports.release()
         if self.options.directory is None and not self.options.keep:

@@ -24,6 +24,7 @@ class DemoMember:
     data: str
     pid: int
     started_with: str = ""
+    broker: str = ""  # its address, where it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class DemoState:
     demo_url: str
     folder: str = ""  # where it was started
     group_id: str | None = None
+    name_servers: str = ""  # of a demo with messages, as "host:port;host:port"
 
     @property
     def spelled(self) -> str:

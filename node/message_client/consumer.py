@@ -1,10 +1,11 @@
-"""Consumes a topic in a group: its queues are shared out among the group's clients, each message comes at least once.
+"""Consumes topics in a group: their queues are shared out among the group's clients, each message comes at least once.
 
     async with MessageConsumer(["127.0.0.1:9876"], "Departures", "Flights", tags="AA || UA") as consumer:
         async for message in consumer:
             ...                                     # asking for the next one says that this one is done
 
-Offsets are committed every COMMIT_EVERY_S, when a queue is lost to another client, and at the end.
+Offsets are committed every COMMIT_EVERY_S, when a queue is lost to another client, and at the end. When another broker
+becomes the master, a queue goes on there behind what was taken from it. All clients of a group name the same topics.
 
 Invariants: only what is done is committed; what waits here is bounded (WAITING_MAX); a queue that another client has is
 not pulled from, once this one knows.
@@ -13,6 +14,7 @@ not pulled from, once this one knows.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import time
@@ -50,6 +52,7 @@ AGAIN_S: Final = 0.1
 WAITING_MAX: Final = 1024
 PULLED_MAX: Final = 32
 SUSPEND_AND_SUBSCRIBE: Final = 2 | 4
+Key = tuple[str, str, int]  # of a queue, whoever its master is
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +71,21 @@ class MessageConsumer:
     """See the module's docstring. `from_first`: where a group begins that has committed nothing."""
 
     def __init__(
-        self, name_servers: Sequence[str], group: str, topic: str, *, tags: str = "*", from_first: bool = True
-    ) -> None:
+        self, name_servers: Sequence[str], group: str, topic: str | Sequence[str], *, tags: str = "*",
+        from_first: bool = True,
+    ) -> None:  # fmt: skip
         self._routes = Routes(name_servers, self._asked)
-        self._group, self._topic, self._tags, self._from_first = group, topic, tags, from_first
+        self._topics = (topic,) if isinstance(topic, str) else tuple(topic)
+        self._group, self._tags, self._from_first = group, tags, from_first
         self.client_id = f"{socket.gethostname()}@{secrets.token_hex(4)}"
         self._version = time.time_ns() // 1_000_000
         self._waiting: asyncio.Queue[Received] = asyncio.Queue(WAITING_MAX)
-        self._pulling: dict[Queue, asyncio.Task[None]] = {}
-        self._done: dict[Queue, int] = {}  # the next offset that is not done
-        self._committed: dict[Queue, int] = {}
+        self._queues: dict[Key, Queue] = {}  # what this client pulls from now
+        self._pulling: dict[Key, asyncio.Task[None]] = {}
+        self._handed: dict[Key, int] = {}  # behind the last message that waits here or was taken
+        self._done: dict[Key, int] = {}  # the next offset that is not done
+        self._committed: dict[Key, int] = {}
+        self._at_slaves: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._background = Background()
 
@@ -89,7 +97,7 @@ class MessageConsumer:
     async def __aexit__(self, *_error: object) -> None:
         await self._background.stop()
         await self._commit(list(self._done))
-        for address in {one.address for one in self._pulling}:
+        for address in {one.address for one in self._queues.values()}:
             fields = write_header(UnregisterClientRequest(self.client_id, None, self._group))
             try:
                 await self._routes.link(address).ask(Request.UNREGISTER_CLIENT, fields, b"", ANSWER_WITHIN_S)
@@ -100,20 +108,20 @@ class MessageConsumer:
     async def __aiter__(self) -> AsyncIterator[Received]:
         while True:
             message = await self._waiting.get()
-            if message.queue not in self._pulling:  # another client has it by now
+            if message.queue.key not in self._queues:  # another client has it by now
                 continue
             yield message
             self.done(message)
 
     def done(self, message: Received) -> None:
         """It will not come again to this group. (Asking for the next one says so, too.)"""
-        if message.queue in self._pulling:
-            self._done[message.queue] = message.record.queue_offset + 1
+        if message.queue.key in self._queues:
+            self._done[message.queue.key] = message.record.queue_offset + 1
 
     @property
     def queues(self) -> list[Queue]:
         """What this client pulls from now."""
-        return list(self._pulling)
+        return list(self._queues.values())
 
     # --- the group ----------------------------------------------------------------------------------------------
     def _asked(self, command: Command) -> None:
@@ -127,41 +135,68 @@ class MessageConsumer:
                 await self._share_out_once()
                 within_s = SHARE_OUT_EVERY_S
             except (ClientError, BodyError):
-                self._routes.forget(self._topic)
+                self._forget_routes()
                 within_s = AGAIN_S
             try:
                 await asyncio.wait_for(self._changed.wait(), within_s)
             except TimeoutError:
                 continue
 
+    def _forget_routes(self) -> None:
+        for topic in self._topics:
+            self._routes.forget(topic)
+
     async def _share_out_once(self) -> None:
-        queues = sorted((await self._routes.of(self._topic)).read, key=lambda one: (one.broker_name, one.queue_id))
-        subscription = Subscription(self._topic, self._tags, version=self._version)
-        said = Heartbeat(self.client_id, (), (ConsumerData(self._group, (subscription,)),)).encode()
+        routes = [await self._routes.of(topic) for topic in self._topics]
+        subscriptions = tuple(Subscription(topic, self._tags, version=self._version) for topic in self._topics)
+        said = Heartbeat(self.client_id, (), (ConsumerData(self._group, subscriptions),)).encode()
+        self._tell_slaves({one for route in routes for one in route.slaves}, said)
         ids: set[str] = set()
-        for address in {one.address for one in queues}:
+        for address in {one.address for route in routes for one in route.read}:
             link = self._routes.link(address)
             await link.ask(Request.HEART_BEAT, None, said, ANSWER_WITHIN_S)
             fields = write_header(GroupRequest(self._group))
             answer = await link.ask(Request.GET_CONSUMER_LIST_BY_GROUP, fields, b"", ANSWER_WITHIN_S)
             if answer.code == Answer.SUCCESS:
                 ids |= {one for one in items_in(load(answer.body), "consumerIdList") if isinstance(one, str)}
-        mine = share_of(queues, sorted(ids | {self.client_id}), self.client_id)
-        lost = [one for one in self._pulling if one not in mine]
-        for queue in lost:
-            self._pulling.pop(queue).cancel()
+        clients = sorted(ids | {self.client_id})
+        mine: dict[Key, Queue] = {}
+        for route in routes:
+            queues = sorted(route.read, key=lambda one: (one.broker_name, one.queue_id))
+            mine |= {one.key: one for one in share_of(queues, clients, self.client_id)}
+        await self._take(mine)
+
+    async def _take(self, mine: dict[Key, Queue]) -> None:
+        lost = [one for one in self._queues if one not in mine]
+        for key in lost:
+            self._pulling.pop(key).cancel()
         await self._commit(lost)
-        for queue in lost:
-            self._done.pop(queue, None)
-            self._committed.pop(queue, None)
-        for queue in mine:
-            if queue not in self._pulling:
-                self._pulling[queue] = self._background.run(f"pulls of queue {queue.queue_id}", self._pull(queue))
+        for key in lost:
+            for table in (self._queues, self._handed, self._done, self._committed):
+                table.pop(key, None)
+        for key, queue in mine.items():
+            before, self._queues[key] = self._queues.get(key), queue
+            if before is not None and before.address != queue.address:
+                self._pulling.pop(key).cancel()  # what the old master still owes may never come
+            if key not in self._pulling:
+                self._pulling[key] = self._background.run(f"pulls of {queue.topic} {queue.queue_id}", self._pull(key))
+
+    def _tell_slaves(self, addresses: set[str], said: bytes) -> None:
+        """So that the next master knows the whole group at once; one that does not answer holds up nobody."""
+        for address in addresses:
+            known = self._at_slaves.get(address)
+            if known is None or known.done():
+                self._at_slaves[address] = self._background.run(f"heartbeat at {address}", self._tell(address, said))
+
+    async def _tell(self, address: str, said: bytes) -> None:
+        with contextlib.suppress(Unavailable):
+            await self._routes.link(address).ask(Request.HEART_BEAT, None, said, ANSWER_WITHIN_S)
 
     # --- one queue ----------------------------------------------------------------------------------------------
-    async def _pull(self, queue: Queue) -> None:
-        offset = -1
+    async def _pull(self, key: Key) -> None:
+        offset = self._handed.get(key, -1)
         while True:
+            queue = self._queues[key]
             try:
                 offset = await self._begin(queue) if offset < 0 else await self._pull_once(queue, offset)
             except (ClientError, HeaderError, MessageFormatError):
@@ -171,11 +206,11 @@ class MessageConsumer:
     async def _begin(self, queue: Queue) -> int:
         """Where the group stands. Raises ClientError."""
         link = self._routes.link(queue.address)
-        fields = write_header(QueryOffsetRequest(self._group, self._topic, queue.queue_id, self._from_first))
+        fields = write_header(QueryOffsetRequest(self._group, queue.topic, queue.queue_id, self._from_first))
         answer = await link.ask(Request.QUERY_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S)
         if answer.code == Answer.QUERY_NOT_FOUND:
             code = Request.GET_MIN_OFFSET if self._from_first else Request.GET_MAX_OFFSET
-            fields = write_header(QueueRequest(self._topic, queue.queue_id))
+            fields = write_header(QueueRequest(queue.topic, queue.queue_id))
             answer = await link.ask(code, fields, b"", ANSWER_WITHIN_S)
         if answer.code != Answer.SUCCESS:
             raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
@@ -184,7 +219,7 @@ class MessageConsumer:
     async def _pull_once(self, queue: Queue, offset: int) -> int:
         """The next offset to ask for. Raises ClientError."""
         header = PullRequest(
-            self._group, self._topic, queue.queue_id, offset, PULLED_MAX, SUSPEND_AND_SUBSCRIBE, 0, HOLD_MS,
+            self._group, queue.topic, queue.queue_id, offset, PULLED_MAX, SUSPEND_AND_SUBSCRIBE, 0, HOLD_MS,
             self._version, self._tags, "TAG",
         )  # fmt: skip
         within_s = ANSWER_WITHIN_S + HOLD_MS / 1000
@@ -193,9 +228,14 @@ class MessageConsumer:
         )  # fmt: skip
         if answer.fields is None or "nextBeginOffset" not in answer.fields:
             raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
-        for record in records_of(answer.body):
+        records = records_of(answer.body)
+        for record in records:
             await self._waiting.put(Received(record, queue))
-        return read_header(PullAnswer, answer.fields).next_begin_offset
+            self._handed[queue.key] = record.queue_offset + 1
+        following = read_header(PullAnswer, answer.fields).next_begin_offset
+        if not records and self._handed.get(queue.key) == self._done.get(queue.key):
+            self._done[queue.key] = following  # messages of tags that the group does not want need nobody to be done
+        return following
 
     # --- offsets ------------------------------------------------------------------------------------------------
     async def _commit_now_and_then(self) -> None:
@@ -203,21 +243,29 @@ class MessageConsumer:
             await asyncio.sleep(COMMIT_EVERY_S)
             await self._commit(list(self._done))
 
-    async def _commit(self, queues: Sequence[Queue]) -> None:
+    async def _commit(self, keys: Sequence[Key]) -> None:
         """Where that fails, the messages come again."""
-        for queue in queues:
-            done = self._done.get(queue)
-            if done is None or self._committed.get(queue) == done:
+        for key in keys:
+            done, queue = self._done.get(key), self._queues.get(key)
+            if done is None or queue is None or self._committed.get(key) == done:
                 continue
-            fields = write_header(UpdateOffsetRequest(self._group, self._topic, queue.queue_id, done))
+            fields = write_header(UpdateOffsetRequest(self._group, queue.topic, queue.queue_id, done))
             try:
                 answer = await self._routes.link(queue.address).ask(
                     Request.UPDATE_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S
                 )
             except Unavailable:
+                self._moved()
                 continue
             if answer.code == Answer.SUCCESS:
-                self._committed[queue] = done
+                self._committed[key] = done
+            elif answer.code == Answer.SERVICE_NOT_AVAILABLE:
+                self._moved()
+
+    def _moved(self) -> None:
+        """Another broker is the master by now, or nobody is yet."""
+        self._forget_routes()
+        self._changed.set()
 
 
 def records_of(body: BytesLike) -> list[MessageRecord]:

@@ -71,8 +71,16 @@ class MessageProducer:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """What is on its way may be stored."""
         await self._background.stop()
         await self._routes.close()
+
+    async def reach(self, topic: str) -> None:
+        """Whether there is a master that takes messages of it, now. Raises Unavailable."""
+        await self._routes.of(topic, make=True)
 
     # --- one message ----------------------------------------------------------------------------------------------
     async def send(self, message: OutgoingMessage) -> Sent:

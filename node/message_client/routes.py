@@ -22,22 +22,32 @@ NEW_TOPIC_QUEUES: Final = 4
 KEPT_S: Final = 30.0
 WITHIN_S: Final = 3.0
 QUEUES_MAX: Final = 16_384
+SLAVES_MAX: Final = 64
 
 
 @value_class(slots=True, frozen=True)
 class Queue:
+    """One queue, and where its master is now."""
+
     broker_name: str
     address: str
     queue_id: int
+    topic: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What stays when another broker becomes the master."""
+        return self.topic, self.broker_name, self.queue_id
 
 
 @value_class(slots=True, frozen=True)
 class Route:
-    """`is_pattern`: the topic is not there yet, and is made by the first message."""
+    """`is_pattern`: the topic is not there yet, and is made by the first message. `slaves`: addresses."""
 
     read: tuple[Queue, ...]
     write: tuple[Queue, ...]
     is_pattern: bool = False
+    slaves: tuple[str, ...] = ()
 
 
 class Routes:
@@ -72,7 +82,8 @@ class Routes:
             pattern = await self._ask(AUTO_CREATE)
             if pattern is not None:
                 write = tuple(one for one in pattern.write if one.queue_id < NEW_TOPIC_QUEUES)
-                return Route((), write, is_pattern=True)
+                if write:
+                    return Route((), write, is_pattern=True)
         if found is None or not (found.write if make else found.read):
             raise Unavailable(f"the topic {topic} has no master now, or is not there: asked {self._name_servers}")
         self._known[topic] = found, time.monotonic()
@@ -99,7 +110,7 @@ class Routes:
                 trouble = f"{address}: {answer.remark} (code {answer.code})"
                 continue
             try:
-                return _route(load(answer.body, 1 << 22))
+                return _route(topic, load(answer.body, 1 << 22))
             except BodyError as error:
                 trouble = f"{address}: {error}"
         raise Unavailable(f"no name server says where {topic} lies: {trouble}")
@@ -109,13 +120,15 @@ class Routes:
             await link.close()
 
 
-def _route(said: dict[Any, Any]) -> Route:
+def _route(topic: str, said: dict[Any, Any]) -> Route:
     masters: dict[str, str] = {}
+    slaves: list[str] = []
     for one in items_in(said, "brokerDatas"):
         addresses = object_in(one, "brokerAddrs")
         master = addresses.get("0", addresses.get(0))
         if isinstance(master, str):
             masters[text_in(one, "brokerName")] = master
+        slaves += [each for number, each in addresses.items() if str(number) != "0" and isinstance(each, str)]
     read: list[Queue] = []
     write: list[Queue] = []
     for one in items_in(said, "queueDatas"):
@@ -125,5 +138,5 @@ def _route(said: dict[Any, Any]) -> Route:
             continue
         for found, bit, field in ((read, PERM_READ, "readQueueNums"), (write, PERM_WRITE, "writeQueueNums")):
             if perm & bit:
-                found += [Queue(name, address, at) for at in range(min(number_in(one, field), QUEUES_MAX))]
-    return Route(tuple(read), tuple(write))
+                found += [Queue(name, address, at, topic) for at in range(min(number_in(one, field), QUEUES_MAX))]
+    return Route(tuple(read), tuple(write), slaves=tuple(slaves[:SLAVES_MAX]))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -40,38 +39,6 @@ def eventually(what: str, look: Callable[[], T | Literal[False] | None], seconds
 
 def gone(pids: list[int]) -> bool:
     return all(process_start_ticks(pid) is None for pid in pids)
-
-
-@pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}
-
-
-@pytest.fixture
-def demo(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts demos; whatever a test leaves is ended by its process id."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "app.cli", "demo", "--data", str(tmp_path / "demo"), *arguments]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        left = list(descendants_of(process.pid)) if process.returncode is None else []
-        process.kill()
-        process.wait()
-        for pid in left:
-            if process_start_ticks(pid) is not None:
-                os.kill(pid, signal.SIGKILL)
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
 
 
 def quorumscope(environment: dict[str, str], *arguments: str) -> tuple[int, Any]:

@@ -134,6 +134,29 @@ def test_a_refusal_is_known_and_a_time_out_is_not() -> None:
     asyncio.run(story())
 
 
+def test_a_new_topic_waits_for_a_master() -> None:
+    """Slaves alone are registered, as for a moment after a master died: no queue to choose, and nothing is sent."""
+
+    async def story() -> None:
+        def route(call: Call) -> Reply:
+            if (call.request.fields or {}).get("topic") != "TBW102":
+                return Reply(17, None, "No topic route info in name server for the topic: T")
+            broker = {"brokerAddrs": {"1": "127.0.0.1:9"}, "brokerName": "b", "cluster": "c"}
+            queue = {"brokerName": "b", "perm": 7, "readQueueNums": 8, "topicSysFlag": 0, "writeQueueNums": 8}
+            return Reply(body=dump({"brokerDatas": [broker], "queueDatas": [queue]}))
+
+        server = RemotingServer(Dispatcher({Request.GET_ROUTEINFO_BY_TOPIC: route}))
+        address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+        try:
+            async with MessageProducer([address], deadline_s=0.3) as producer:
+                with pytest.raises(Unavailable, match="has no master now"):
+                    await producer.send(OutgoingMessage("T", b"x"))
+        finally:
+            server.close()
+
+    asyncio.run(story())
+
+
 def test_a_broker_that_is_busy_or_no_master_is_tried_again() -> None:
     async def story() -> None:
         answers = [

@@ -6,7 +6,7 @@
     got = broker.reads.get("TopicTest", 0, 17)
 
 Invariants: all that it holds follows from the committed log; what it answers as stored can be read here; it is master
-while a lane of its own is open, or being replaced, and its engine leads.
+from the end of its change to MASTER (`roles.py`) until its engine no longer leads that term.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from node.background import Background, reason_of
+from node.broker.authority import Authority
 from node.broker.dispatched_log import DispatchedLog, Touched
 from node.broker.own_engine import OwnEngine
 from node.broker.put_lane import PutLane
+from node.broker.role_changes import RoleChangeHandler
+from node.broker.roles import BrokerRole, Step
+from node.client import Lane
 from node.client.errors import LedgerError
 from node.config import Settings
 from node.message_store.dispatch_mark import DerivedSizes
@@ -45,9 +49,23 @@ class Broker:
         self.limits = PutLimits(file_bytes=settings.store.mapped_file_size_for_entry_data_bytes)
         self.lane = PutLane(self.log, self.engine.open_lane, self.limits, lambda: time.time_ns() // 1_000_000)
         self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
+        self.authority = Authority(
+            self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
+            asyncio.get_running_loop().time,
+        )  # fmt: skip
         self.leader_id: str | None = None
-        self.term = -1
-        self._leading: asyncio.Task[None] | None = None
+        self.on_role: list[Callable[[], None]] = []
+        self._opened: Lane | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self.roles = RoleChangeHandler(
+            settings.node.id,
+            {
+                Step.OPEN_LANE: self._open_lane, Step.REACH_END: self._reach_end,
+                Step.RECOVER_TOPIC_QUEUE_TABLE: self._recover_table, Step.MASTER_ROLE: self._became_master,
+                Step.SLAVE_ROLE: self._became_slave, Step.REGISTER: self._role_is_new,
+            },
+            note,
+        )  # fmt: skip
         self._background = Background(
             lambda name, error: self._said("task_failed", "error", f"{name}: {reason_of(error)}")
         )
@@ -55,7 +73,15 @@ class Broker:
 
     @property
     def is_master(self) -> bool:
-        return self.lane.is_master
+        return self.roles.role is BrokerRole.MASTER
+
+    def may_answer(self) -> bool:
+        """Whether an answer as master needs no `confirm`."""
+        return self.authority.holds()
+
+    def confirm(self) -> asyncio.Future[bool]:
+        """Whether this was still the master after now."""
+        return self.authority.confirm()
 
     def _said(self, kind: str, severity: str, reason: str) -> None:
         self._note(kind, severity, {"reason": reason})
@@ -67,38 +93,60 @@ class Broker:
         """Until it is cancelled. Raises OSError where derived files cannot be written, MessageStoreError where they
         are of another log."""
         self._background.keep("positions", self._follow)
+        self._background.keep("roles", self.roles.run)
         self._background.keep("files", self._look_at_files)
         self._background.keep("dispatch that stands still", self._look_at_dispatch)
         try:
             await self.log.run()
         finally:
             await self._background.stop()
-            await self._stop_leading()
+            self._became_slave()
+            await self.authority.close()
             self.lane.close()
             await self.engine.close()
             await self.log.close()
 
     async def _follow(self) -> None:
-        """The engine's committed positions, and whether it leads."""
+        """The engine's committed positions, and what it is."""
         while True:
             try:
                 async for position in self.engine.positions():
-                    self.leader_id, self.term = position.leader_id, position.term
+                    self.leader_id = position.leader_id
+                    if position.leads:
+                        self.authority.pushed(position.term, position.lease_until_s)
+                    self.roles.heard(position.term, position.leader_id, leads=position.leads)
                     self.log.committed(position.committed_index)
-                    if position.leads and self._leading is None:
-                        self._leading = self._background.keep("leading", self.lane.lead)
-                    elif not position.leads:
-                        await self._stop_leading()
             except LedgerError as error:
                 self._note("engine_away", "warning", {"reason": str(error)})
-            await self._stop_leading()
+            self.roles.engine_away()
             await asyncio.sleep(SUBSCRIBE_AGAIN_S)
 
-    async def _stop_leading(self) -> None:
-        task, self._leading = self._leading, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+    # --- steps of a change of role ----------------------------------------------------------------------------------
+    async def _open_lane(self) -> None:
+        self._opened = await self.lane.open()
+
+    async def _reach_end(self) -> None:
+        assert self._opened is not None
+        await self.log.reached(self._opened.end_index)
+
+    async def _recover_table(self) -> None:
+        assert self._opened is not None
+        await self.lane.take(self._opened)
+        self._keeping = self._background.keep("lane", self.lane.keep)
+
+    def _became_master(self) -> None:
+        self.authority.is_master(self.roles.term)
+
+    def _became_slave(self) -> None:
+        self.authority.is_master(None)
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+        self.lane.stop_leading()
+
+    def _role_is_new(self) -> None:
+        for hear in self.on_role:
+            hear()
 
     async def _look_at_files(self) -> None:
         """What expired meanwhile."""
@@ -113,7 +161,7 @@ class Broker:
         """While it stands still, no put gets through, and no lane opens: another member may be better off."""
         while True:
             await asyncio.sleep(STANDS_STILL_S / 5)
-            if self._leading is not None and self.log.still_s > STANDS_STILL_S:
+            if self.leader_id == self.engine.member_id and self.log.still_s > STANDS_STILL_S:
                 try:
                     said = await self.engine.hand_over()
                 except LedgerError as error:

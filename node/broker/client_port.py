@@ -21,6 +21,7 @@ from node.broker.requests.table import BrokerRequests
 from node.config import split_address
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
+from node.rocketmq.codes import Request
 from node.rocketmq.connection import ClientConnection
 from node.rocketmq.dispatch import Dispatcher, Handler
 from node.rocketmq.server import RemotingServer
@@ -28,7 +29,7 @@ from node.rocketmq.server import RemotingServer
 VIP_BELOW: Final = 2  # the VIP port lies so far below the main one
 LOOK_EVERY_S: Final = 1.0
 SAVE_EVERY_S: Final = 5.0
-LOOK_AT_ROLE_EVERY_S: Final = 0.05  # name servers hear of a new master within 0.1 s
+ROUTES: Final = frozenset({Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CLUSTER_INFO})  # they name the master
 
 
 def wall_ms() -> int:
@@ -50,11 +51,13 @@ class ClientPort:
         self._background = Background()
         self.registry = Registry()
         names = NameService(self.registry, wall_ms)
-        handlers: Mapping[int, Handler] = {**names.handlers(), **self.requests.handlers()}
+        routes = {code: self.context.as_master(handler) for code, handler in names.handlers().items() if code in ROUTES}
+        handlers: Mapping[int, Handler] = {**names.handlers(), **routes, **self.requests.handlers()}
         self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed)
-        own = OwnRegistration(self.context, settings.node.id, lambda: broker.term)
+        own = OwnRegistration(self.context, broker.roles)
         self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
+        broker.on_role.append(self.registrar.soon)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._known = False
         broker.log.on_dispatched.append(self._dispatched)
@@ -65,7 +68,6 @@ class ClientPort:
         if vip:
             await self.server.listen(host, port - VIP_BELOW)
         self._look()
-        self._look_at_role()
         self._background.keep("config files", self._save_now_and_then)
         return bound
 
@@ -101,10 +103,7 @@ class ClientPort:
             self._known = True
             self.requests.learn(self._broker.log.next_offsets)
         self.requests.look()
+        self.registrar.look()
         for owner in self.registry.expire(wall_ms()):
             if isinstance(owner, ClientConnection):
                 owner.close()
-
-    def _look_at_role(self) -> None:
-        self._timers["role"] = asyncio.get_running_loop().call_later(LOOK_AT_ROLE_EVERY_S, self._look_at_role)
-        self.registrar.look()

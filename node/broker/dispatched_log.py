@@ -58,6 +58,7 @@ class DispatchedLog:
         self.dispatched_index = -1
         self.committed_index = -1
         self.end_position = 0
+        self.last_term = -1  # of the last entry that is dispatched
         self.stopped_by = ""  # why nothing is dispatched; empty: nothing is wrong
         self._wake = asyncio.Event()
         self._reached: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -164,6 +165,7 @@ class DispatchedLog:
         touched = self.dispatcher.dispatch(piece.messages(), piece.end)
         self.recent.add(piece)
         self.dispatched_index, self.end_position = piece.last_index, piece.end.position
+        self.last_term = piece.end.term
         self._is_saved, self._moved_at = False, self._loop.time()
         while self._due and self._due[0][0] <= self.dispatched_index:
             self._due.popleft()
@@ -210,6 +212,7 @@ class DispatchedLog:
                         await self._check(point)
                     self.dispatcher = Dispatcher(self.root, self._sizes, begin=point)
                     self.dispatched_index, self.end_position = point.index, point.position
+                    self.last_term = point.term
                     return
             except AnotherLog:
                 raise

@@ -14,6 +14,7 @@ from node.client import CommittedPosition, Denied, Lane, LedgerClient, LedgerErr
 from node.client.lane import open_lane
 from node.client.leader import DENIED
 from node.client.link import RemotingError
+from node.client.plain_dledger import INDEX_MAX
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.slab_frames import (
@@ -29,7 +30,8 @@ from node.transport.tls import client_context
 PIECE_BYTES: Final = 1024 * 1024
 ANSWER_WITHIN_S: Final = 5.0
 OPEN_WITHIN_S: Final = 1.0
-POSITIONS_MS: Final = 1  # the engine says so often at most what is committed
+POSITIONS_MS: Final = 1  # the engine says so often at most what is committed ...
+KEEP_ALIVE_MS: Final = 100  # ... and so often at least, or a lease would run out between
 
 
 class EntryDamaged(LedgerError):
@@ -55,7 +57,7 @@ class OwnEngine:
 
     def positions(self) -> AsyncGenerator[CommittedPosition, None]:
         """Raises Unreachable, LedgerError: then subscribe again."""
-        return self._client.committed(self.member_id, interval_ms=POSITIONS_MS)
+        return self._client.committed(self.member_id, interval_ms=POSITIONS_MS, keep_alive_ms=KEEP_ALIVE_MS)
 
     async def open_lane(self) -> Lane:
         """Where the own engine leads. Raises NotAppended, Unreachable, Denied."""
@@ -72,23 +74,31 @@ class OwnEngine:
 
         Raises Trimmed, EntryDamaged, Denied, Unreachable.
         """
+        return await self._read(ReadRequest(index, PIECE_BYTES, ReadMode.UNSAFE))
+
+    async def _read(self, request: ReadRequest) -> ReadAnswer:
         link = self._client.link_of(self.member_id)
-        request = encode_read(ReadRequest(index, PIECE_BYTES, ReadMode.UNSAFE))
         try:
-            answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], ANSWER_WITHIN_S))
+            answer = decode_read_answer(
+                await link.request(RequestCode.FAST_READ, [encode_read(request)], ANSWER_WITHIN_S)
+            )
         except (OSError, TimeoutError, RemotingError, BodyError) as error:
             raise Unreachable(f"{self.member_id}: {error or 'no answer in time'}") from error
         code = response_code(answer.code)
         if code is ResponseCode.SUCCESS:
             return answer
-        text = f"{self.member_id} answers {code.value} {code.name} for entry {index}"
+        text = f"{self.member_id} answers {code.value} {code.name} for entry {request.from_index}"
         if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            raise Trimmed(index, answer.first_index, self.member_id)
+            raise Trimmed(request.from_index, answer.first_index, self.member_id)
         if code is ResponseCode.DISK_ERROR:
             raise EntryDamaged(text)
         if code in DENIED:
             raise Denied(text)
         raise Unreachable(text)
+
+    async def linearizable_index(self) -> int:
+        """What the group had committed at some moment after now, at least. Raises Denied, Unreachable."""
+        return (await self._read(ReadRequest(INDEX_MAX, 1, ReadMode.LINEARIZABLE))).committed_index
 
     async def close(self) -> None:
         await self._client.close()

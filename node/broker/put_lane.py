@@ -1,9 +1,9 @@
 """Puts into the log: offsets given out, records built and sent over a lane, each put answered when it can be read.
 
-While this member's engine leads, `lead` keeps a lane open. Whatever ends a lane, nothing is sent again: the next lane's
-end index bounds what of the earlier one can be in the log; once that is dispatched, what was unknown is looked up there
-and the table of queue offsets begins anew. RocketMQ's put lock is this lane: while it is being replaced, puts wait for
-it, and when that takes longer than a second, they are answered OS_PAGE_CACHE_BUSY, as there.
+While this member's engine leads, `keep` replaces a lane that ended. Whatever ends a lane, nothing is sent again: the
+next lane's end index bounds what of the earlier one can be in the log; once that is dispatched, what was unknown is
+looked up there and the table of queue offsets begins anew. RocketMQ's put lock is this lane: while it is replaced, puts
+wait for it, and when that takes longer than a second, they are answered OS_PAGE_CACHE_BUSY, as there.
 
 Invariants: load refuses before an offset is given out; messages are in the log in the order of their offsets; what has
 left is never sent again; one broker task writes, so no lock is needed.
@@ -209,24 +209,9 @@ class PutLane:
         self._placed.dispatched()
 
     # --- leading --------------------------------------------------------------------------------------------------
-    async def lead(self) -> None:
-        """While this member's engine leads; cancelled when it does not any more."""
+    async def open(self) -> Lane:
+        """The next lane, which voids every earlier one; tried until it is open."""
         self._why_away = "this member leads, and has no lane yet"
-        try:
-            while True:
-                lane = await self._next_lane()
-                await self._log.reached(lane.end_index)
-                await self._settle(lane.end_index)
-                self._offsets = QueueOffsets(self._log.next_offset, lane.last_time_ms)
-                self._lane, self._replaced_since = lane, None
-                self._ended.clear()
-                self.lanes_opened += 1
-                self._let_in()
-                await self._ended.wait()
-        finally:
-            self._stop_leading()
-
-    async def _next_lane(self) -> Lane:
         while True:
             try:
                 return await self._open_lane()
@@ -236,6 +221,24 @@ class PutLane:
             except LedgerError as error:
                 self._why_away = str(error)
                 await asyncio.sleep(OPEN_AGAIN_S)
+
+    async def take(self, lane: Lane) -> None:
+        """Once everything up to its end is dispatched: puts are taken over it. What earlier lanes left is settled, and
+        the table of queue offsets begins anew (RocketMQ's recoverTopicQueueTable)."""
+        await self._settle(lane.end_index)
+        self._offsets = QueueOffsets(self._log.next_offset, lane.last_time_ms)
+        self._lane, self._replaced_since = lane, None
+        self._ended.clear()
+        self.lanes_opened += 1
+        self._let_in()
+
+    async def keep(self) -> None:
+        """For ever, while this member leads: a lane that ended is replaced."""
+        while True:
+            await self._ended.wait()
+            lane = await self.open()
+            await self._log.reached(lane.end_index)
+            await self.take(lane)
 
     async def _settle(self, end_index: int) -> None:
         """What earlier lanes left: it is in the log up to here, or nowhere."""
@@ -262,7 +265,8 @@ class PutLane:
             if not answer.done():
                 self._give(messages, answer, self._loop.time() + ANSWER_WITHIN_S)
 
-    def _stop_leading(self) -> None:
+    def stop_leading(self) -> None:
+        """This member does not lead any more: nothing is taken, and what has no outcome is answered."""
         lane, self._lane, self._offsets, self._replaced_since = self._lane, None, None, None
         self._why_away = "this member does not lead"
         if lane is not None:

@@ -3,7 +3,8 @@
 The brokers of a group may be each other's name servers: each has a registry, and registers at itself without a socket.
 
 Invariants: the master alone is registered as id 0, with its term as stateVersion, so that a name server keeps the
-newest master; a name server that hangs delays no other; nothing is registered before the first role is known.
+newest master; a name server that hangs delays no other, for each has a task and a connection of its own, and nothing
+waits for an answer; nothing is registered before the first role.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from node.background import Background
 from node.broker.requests.context import Context
@@ -39,26 +40,33 @@ HA_ABOVE: Final = 1  # the HA port, by RocketMQ's rule
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
+class Role(Protocol):
+    """What of the role is said: `broker_id` -1 before the first one."""
+
+    @property
+    def broker_id(self) -> int: ...
+    @property
+    def term(self) -> int: ...
+
+
 class OwnRegistration:
     """What this broker says of itself now."""
 
-    def __init__(self, context: Context, member_id: str, term: Callable[[], int]) -> None:
-        self._context, self._term = context, term
-        digits = "".join(one for one in member_id if one.isdigit())
-        self._slave_id = int(digits or 0) + 1
+    def __init__(self, context: Context, role: Role) -> None:
+        self._context, self._role = context, role
 
     @property
     def broker_id(self) -> int:
-        return 0 if self._context.store.is_master else self._slave_id
+        return self._role.broker_id
 
     @property
     def is_known(self) -> bool:
-        """Whether the group has had a leader since this broker began."""
-        return self._term() >= 0
+        """Whether it has a role."""
+        return self._role.broker_id >= 0
 
     @property
     def version(self) -> DataVersion:
-        return replace(self._context.topics.version, state_version=max(0, self._term()))
+        return replace(self._context.topics.version, state_version=max(0, self._role.term))
 
     def as_registration(self) -> Registration:
         one = self._context.identity
@@ -79,7 +87,7 @@ class OwnRegistration:
 
 
 class Registrar:
-    """`look` is to be called often, for it sees a new role; `soon` when something else changed."""
+    """`soon` is to be called when the role or something else changed, `look` every second or so."""
 
     def __init__(self, own: OwnRegistration, registry: Registry, addresses: Sequence[str]) -> None:
         self._own, self._registry = own, registry
@@ -96,7 +104,7 @@ class Registrar:
         self.look()
 
     def look(self) -> None:
-        """At its own registry, and elsewhere where the role changed."""
+        """At its own registry now and then, and everywhere where something changed."""
         if not self._own.is_known:
             return
         now = self._own.broker_id, self._own.version
@@ -140,8 +148,6 @@ class Registrar:
                 await writer.drain()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), AGAIN_S)
-            if not self._own.is_known:
-                await asyncio.sleep(AGAIN_S)
 
     def close(self) -> None:
         for task in self._background.tasks:

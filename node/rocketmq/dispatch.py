@@ -85,6 +85,19 @@ class Call:
 Handler = Callable[[Call], Reply | None]
 
 
+def reply_of(handler: Handler, call: Call) -> tuple[Reply | None, bool]:
+    """What it answers, and whether the request's header and body were sound; whatever it raises is a reply."""
+    try:
+        return handler(call), True
+    except Refusal as refusal:
+        return refusal.reply, True
+    except (HeaderError, BodyError) as error:
+        return Reply(Answer.SYSTEM_ERROR, None, str(error)[:TEXT_MAX]), False
+    except Exception as error:
+        log.exception("request %d failed", call.request.code)
+        return Reply(Answer.SYSTEM_ERROR, None, f"{type(error).__name__}: {error}"[:TEXT_MAX]), True
+
+
 class Dispatcher:
     """One table of handlers. A code that is not in it is answered NOT_SUPPORTED."""
 
@@ -99,16 +112,7 @@ class Dispatcher:
             remark = f" request type {request.code} not supported"
             call.answer(Reply(Answer.REQUEST_CODE_NOT_SUPPORTED, None, remark))
             return False
-        sound = True
-        try:
-            reply = handler(call)
-        except Refusal as refusal:
-            reply = refusal.reply
-        except (HeaderError, BodyError) as error:
-            reply, sound = Reply(Answer.SYSTEM_ERROR, None, str(error)[:TEXT_MAX]), False
-        except Exception as error:
-            log.exception("request %d failed", request.code)
-            reply = Reply(Answer.SYSTEM_ERROR, None, f"{type(error).__name__}: {error}"[:TEXT_MAX])
+        reply, sound = reply_of(handler, call)
         if reply is not None:
             call.answer(reply)
         return sound

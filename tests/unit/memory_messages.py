@@ -25,6 +25,8 @@ class MemoryMessages:
 
     def __init__(self, limits: PutLimits | None = None, now_ms: Callable[[], int] = lambda: 1000) -> None:
         self.is_master = True
+        self.has_lease = True
+        self.confirming: list[asyncio.Future[bool]] = []  # who waits, where there is no lease
         self.lane = self.reads = self
         self.limits = limits or PutLimits()
         self.answers_with: PutStatus | None = None
@@ -35,6 +37,13 @@ class MemoryMessages:
         self.log = bytearray()
         self.queues: dict[tuple[str, int], list[bytes]] = {}
         self._offsets = QueueOffsets(lambda topic, queue_id: len(self.queues.get((topic, queue_id), ())))
+
+    def may_answer(self) -> bool:
+        return self.has_lease
+
+    def confirm(self) -> asyncio.Future[bool]:
+        self.confirming.append(asyncio.get_running_loop().create_future())
+        return self.confirming[-1]
 
     # --- puts ---------------------------------------------------------------------------------------------------
     def put(self, message: NewMessage) -> asyncio.Future[PutResult]:

@@ -79,7 +79,7 @@ async def story_of(broker: Broker, port: int, registry: Registry) -> None:
     assert said["queueDatas"][0]["writeQueueNums"] == 4
     found = registry.route("TopicTest")
     assert found is not None and found[1][0].addresses == {0: f"127.0.0.1:{port}"}
-    assert registry._live[f"127.0.0.1:{port}"].version.state_version == broker.term
+    assert registry._live[f"127.0.0.1:{port}"].version.state_version == broker.roles.term
     pulled = asyncio.create_task(ask(port, Request.PULL_MESSAGE, pull_fields(2) | {"sysFlag": "6"}))
     await asyncio.sleep(0)
     await ask(port, Request.SEND_MESSAGE_V2, send_fields(), b"third")

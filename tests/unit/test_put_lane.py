@@ -94,16 +94,23 @@ class Story:
         return self.lanes[-1]
 
 
+async def lead(put_lane: PutLane) -> None:
+    """As a change to MASTER does, and what goes on behind it."""
+    await put_lane.take(await put_lane.open())
+    await put_lane.keep()
+
+
 def tell(story_of: Callable[[Story], Awaitable[None]]) -> None:
     async def whole() -> None:
         story = Story()
-        leading = asyncio.create_task(story.put_lane.lead())
+        leading = asyncio.create_task(lead(story.put_lane))
         await until(lambda: story.put_lane._lane is not None)
         try:
             await story_of(story)
         finally:
             leading.cancel()
             await asyncio.wait([leading])
+            story.put_lane.stop_leading()
             story.put_lane.close()
 
     asyncio.run(whole())
@@ -194,7 +201,7 @@ def test_when_leadership_is_gone_nobody_knows_what_was_sent_and_nothing_else_lef
         sent = story.put_lane.put(message(b"sent"))
         await story.sent()
         gathered = story.put_lane.put(message(b"gathered in this turn"))
-        story.put_lane._stop_leading()
+        story.put_lane.stop_leading()
         assert (await sent).status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         assert (await gathered).status is PutStatus.SERVICE_NOT_AVAILABLE
         assert (await story.put_lane.put(message())).status is PutStatus.SERVICE_NOT_AVAILABLE
@@ -253,7 +260,7 @@ def test_a_lane_that_cannot_be_opened_is_tried_again() -> None:
             return FakeLane(log)
 
         put_lane = PutLane(log, opened, PutLimits(), lambda: 1000)  # type: ignore[arg-type]
-        leading = asyncio.create_task(put_lane.lead())
+        leading = asyncio.create_task(lead(put_lane))
         await until(lambda: put_lane.is_master)
         assert tries["all"] == 3 and put_lane.lanes_opened == 1
         leading.cancel()

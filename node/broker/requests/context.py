@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from node.broker.requests.topics import TopicTable
 from node.message_store.new_message import MESSAGE_BYTES_MAX
 from node.message_store.record import Host
 from node.rocketmq.codes import Answer
-from node.rocketmq.dispatch import Refusal
+from node.rocketmq.dispatch import Call, Handler, Refusal, Reply, reply_of
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 REGION: Final = "DefaultRegion"
@@ -69,6 +70,36 @@ class Context:
         """What only one broker may answer. Raises Refusal."""
         if not self.store.is_master:
             raise Refusal(Answer.SERVICE_NOT_AVAILABLE, NOT_MASTER, {})
+
+    def as_master(self, handler: Handler) -> Handler:
+        """The handler, but that a master answers only while it certainly is the one: by its lease, or once a
+        linearizable read has confirmed it. A slave answers as a slave, at once."""
+
+        def answered(call: Call) -> Reply | None:
+            if not self.must_confirm:
+                return handler(call)
+            self.when_confirmed(call, handler)
+            return None
+
+        return answered
+
+    @property
+    def must_confirm(self) -> bool:
+        """Whether this is the master as far as it knows, and has no lease that says so for certain."""
+        return self.store.is_master and not self.store.may_answer()
+
+    def when_confirmed(self, call: Call, handler: Handler) -> None:
+        """Answers by this handler, once a read has confirmed that this is the master."""
+
+        def confirmed(done: asyncio.Future[bool]) -> None:
+            if done.cancelled() or not done.result():
+                call.answer(Reply(Answer.SERVICE_NOT_AVAILABLE, {}, NOT_MASTER))
+                return
+            reply, _sound = reply_of(handler, call)
+            if reply is not None:
+                call.answer(reply)
+
+        self.store.confirm().add_done_callback(confirmed)
 
 
 @lru_cache(maxsize=4096)

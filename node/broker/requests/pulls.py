@@ -67,7 +67,7 @@ class Pulls:
     def pull(self, call: Call) -> Reply | None:
         return self._try(call, read_header(PullRequest, call.request.fields), first=True)
 
-    def _try(self, call: Call, said: PullRequest, *, first: bool) -> Reply | None:
+    def _try(self, call: Call, said: PullRequest, *, first: bool, confirmed: bool = False) -> Reply | None:
         context = self._context
         tags = self._checked(said, call.peer.address)
         count, bytes_max = max(1, min(said.max_msg_nums, MESSAGES_MAX)), BYTES_MAX
@@ -80,6 +80,10 @@ class Pulls:
         if first and said.sys_flag & FLAG_COMMIT and context.store.is_master:
             context.offsets.put(said.consumer_group, said.topic, said.queue_id, said.commit_offset)
         code = code_of(got, said.queue_offset)
+        if code == Answer.PULL_OFFSET_MOVED and not confirmed and context.must_confirm:
+            # A correction makes the consumer begin elsewhere: an old master, which knows less of the queue, gives none.
+            context.when_confirmed(call, lambda call: self._try(call, said, first=False, confirmed=True))
+            return None
         if first and code == Answer.PULL_NOT_FOUND and said.sys_flag & FLAG_SUSPEND and self._hold(call, said, tags):
             return None
         answer = PullAnswer(0, got.next_offset, got.min_offset, got.max_offset)

@@ -37,10 +37,12 @@ class Reads(Protocol):
 
 
 class Store(Protocol):
-    """A broker's messages."""
+    """A broker's messages. What only a master may answer rests on `may_answer` (its lease), or waits for `confirm`."""
 
     @property
     def is_master(self) -> bool: ...
+    def may_answer(self) -> bool: ...
+    def confirm(self) -> asyncio.Future[bool]: ...
     @property
     def lane(self) -> Puts: ...
     @property

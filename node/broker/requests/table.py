@@ -40,7 +40,8 @@ class BrokerRequests:
         self._sends, self._lookups = Sends(context), Lookups(context)
 
     def handlers(self) -> Mapping[int, Handler]:
-        """By request code."""
+        """By request code. What another master could answer otherwise rests on this one's being the master."""
+        as_master = self.context.as_master
         return {
             Request.SEND_MESSAGE: self._sends.send,
             Request.SEND_MESSAGE_V2: self._sends.send,
@@ -49,19 +50,19 @@ class BrokerRequests:
             Request.PULL_MESSAGE: self.pulls.pull,
             Request.QUERY_MESSAGE: self._lookups.query,
             Request.VIEW_MESSAGE_BY_ID: self._lookups.view,
-            Request.QUERY_CONSUMER_OFFSET: self._lookups.query_offset,
-            Request.UPDATE_CONSUMER_OFFSET: self._lookups.update_offset,
-            Request.GET_MAX_OFFSET: self._lookups.max_offset,
-            Request.GET_MIN_OFFSET: self._lookups.min_offset,
-            Request.SEARCH_OFFSET_BY_TIMESTAMP: self._lookups.search_offset,
-            Request.GET_EARLIEST_MSG_STORETIME: self._lookups.earliest_time,
+            Request.QUERY_CONSUMER_OFFSET: as_master(self._lookups.query_offset),
+            Request.UPDATE_CONSUMER_OFFSET: as_master(self._lookups.update_offset),
+            Request.GET_MAX_OFFSET: as_master(self._lookups.max_offset),
+            Request.GET_MIN_OFFSET: as_master(self._lookups.min_offset),
+            Request.SEARCH_OFFSET_BY_TIMESTAMP: as_master(self._lookups.search_offset),
+            Request.GET_EARLIEST_MSG_STORETIME: as_master(self._lookups.earliest_time),
             Request.HEART_BEAT: self._heartbeat,
             Request.UNREGISTER_CLIENT: self._unregister,
             Request.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
             Request.CHECK_CLIENT_CONFIG: self._check_client,
-            Request.LOCK_BATCH_MQ: self._lock,
+            Request.LOCK_BATCH_MQ: as_master(self._lock),
             Request.UNLOCK_BATCH_MQ: self._unlock,
-            Request.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            Request.UPDATE_AND_CREATE_TOPIC: as_master(self._create_topic),
             Request.GET_ALL_TOPIC_CONFIG: self._all_topics,
             Request.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             Request.GET_ALL_DELAY_OFFSET: self._delay_offsets,

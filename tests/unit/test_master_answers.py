@@ -1,0 +1,125 @@
+"""Answers that only the master may give: by its lease, or once a read has confirmed it; and whom name servers know."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from node.broker.registration import OwnRegistration, Registrar
+from node.broker.requests.context import Context, Identity
+from node.name_service.__main__ import name_server
+from node.name_service.registry import Registry
+from node.name_service.requests import NameService
+from node.rocketmq.bodies import TopicConfig
+from node.rocketmq.codes import Request
+from tests.unit.broker_kit import pull_fields
+from tests.unit.client_wire import FakePeer
+from tests.unit.engine_kit import until
+from tests.unit.memory_messages import MemoryMessages
+from tests.unit.test_client_requests import Broker
+
+QUEUE = {"topic": "TopicTest", "queueId": "0"}
+LOCK = b'{"clientId":"c","consumerGroup":"G","mqSet":[{"brokerName":"b","queueId":0,"topic":"TopicTest"}]}'
+NEW_TOPIC = {"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+NEW_TOPIC |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+GROUP = {"consumerGroup": "G", **QUEUE}
+MASTERS_ONLY = {
+    Request.QUERY_CONSUMER_OFFSET: (GROUP, b""),
+    Request.UPDATE_CONSUMER_OFFSET: (GROUP | {"commitOffset": "1"}, b""),
+    Request.GET_MAX_OFFSET: (QUEUE, b""),
+    Request.GET_MIN_OFFSET: (QUEUE, b""),
+    Request.SEARCH_OFFSET_BY_TIMESTAMP: (QUEUE | {"timestamp": "1"}, b""),
+    Request.GET_EARLIEST_MSG_STORETIME: (QUEUE, b""),
+    Request.LOCK_BATCH_MQ: ({}, LOCK),
+    Request.UPDATE_AND_CREATE_TOPIC: (NEW_TOPIC, b""),
+    Request.PULL_MESSAGE: (pull_fields(9), b""),  # a correction: the consumer is to begin elsewhere
+}
+
+
+@pytest.mark.parametrize("code", MASTERS_ONLY)
+def test_without_a_lease_an_answer_waits_until_the_master_is_confirmed(code: Request) -> None:
+    async def story() -> None:
+        broker, peer = Broker(), FakePeer()
+        broker.send()
+        fields, body = MASTERS_ONLY[code]
+        at_once = broker.answered(FakePeer(), code, fields, body)
+        assert at_once.code in (0, 21)
+        broker.store.has_lease = False
+        for is_master, wanted in ((True, at_once.code), (False, 14)):
+            assert broker.ask(peer, code, fields, body) is None
+            await asyncio.sleep(0)
+            assert not peer.sent and peer.open == 1
+            broker.store.confirming.pop().set_result(is_master)
+            await until(lambda: bool(peer.sent))
+            answer = peer.sent.pop()
+            assert (answer.code, peer.open) == (wanted, 0)
+            assert bytes(answer.body) == (bytes(at_once.body) if is_master else b"")
+
+    asyncio.run(story())
+
+
+def test_what_is_asked_wrongly_is_answered_so_once_the_master_is_confirmed() -> None:
+    async def story() -> None:
+        broker, peer = Broker(), FakePeer()
+        broker.store.has_lease = False
+        assert broker.ask(peer, Request.GET_MAX_OFFSET, {"topic": "T", "queueId": "x"}) is None
+        broker.store.confirming.pop().set_result(True)
+        await until(lambda: bool(peer.sent))
+        assert peer.sent[0].code == 1 and "NumberFormatException" in (peer.sent[0].remark or "")
+
+    asyncio.run(story())
+
+
+def test_pulls_of_what_is_there_and_slaves_need_no_lease() -> None:
+    async def story() -> None:
+        broker = Broker()
+        broker.send()
+        broker.store.has_lease = False
+        assert broker.answered(FakePeer(), Request.PULL_MESSAGE, pull_fields(0)).code == 0
+        broker.store.is_master = False
+        assert broker.answered(FakePeer(), Request.GET_MAX_OFFSET, QUEUE).fields == {"offset": "1"}
+        assert not broker.store.confirming
+
+    asyncio.run(story())
+
+
+# --- name servers ----------------------------------------------------------------------------------------------------
+class Role:
+    def __init__(self) -> None:
+        self.broker_id, self.term = -1, -1
+
+
+def test_name_servers_hear_of_a_role_and_of_none_before_the_first_though_one_of_them_hangs() -> None:
+    async def story() -> None:
+        registries = [Registry(), Registry()]
+        servers = [name_server(NameService(one, lambda: 0)) for one in registries]
+        ports = [await one.listen("127.0.0.1", 0) for one in servers]
+        taken = asyncio.Event()
+        hanging = await asyncio.start_server(lambda _reader, _writer: taken.set(), "127.0.0.1", 0)  # it reads nothing
+        ports.insert(1, hanging.sockets[0].getsockname()[1])
+        context, role = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000), Role()
+        context.topics.put(TopicConfig("T" * 100, 4, 4))
+        own = Registry()
+        registrar = Registrar(OwnRegistration(context, role), own, [f"127.0.0.1:{port}" for port in ports])
+        try:
+            await taken.wait()
+            registrar.soon()
+            registrar.look()
+            assert not own.brokers
+            for role.broker_id, role.term in ((2, 1), (0, 2), (2, 3)):
+                registrar.soon()
+                wanted = {role.broker_id: "127.0.0.1:1"}
+                assert own.brokers["b"].addresses == wanted
+                for one in registries:
+                    await until(
+                        lambda one=one, wanted=wanted: "b" in one.brokers and one.brokers["b"].addresses == wanted
+                    )
+                    assert one._live["127.0.0.1:1"].version.state_version == role.term
+        finally:
+            registrar.close()
+            hanging.close()
+            for server in servers:
+                server.close()
+
+    asyncio.run(story())

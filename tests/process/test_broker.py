@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -15,54 +13,13 @@ import pytest
 from node.message_store.record import decode_record
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
-from tests.ports import free_ports
-from tests.process.group import START_WITHIN_S, Group
+from tests.process.broker_group import BrokerGroup
+from tests.process.group import START_WITHIN_S
 from tests.unit.broker_kit import Client, pull_fields, send_fields
 from tests.unit.engine_kit import until
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 QUEUES: Final = 3
-DATA_FILE: Final = "store.mapped_file_size_for_entry_data_bytes=262144"  # so that the log rolls over files
-
-
-class BrokerGroup(Group):
-    """Engines, and a broker beside each."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self.ports = dict(zip(self.peers, free_ports(len(self.peers)), strict=True))
-        self.brokers: dict[str, subprocess.Popen[str]] = {}
-
-    def arguments(self, node_id: str, *more: str) -> list[str]:
-        peers = ";".join(f"{member}-{address}" for member, address in self.peers.items())
-        data = str(self.directory / node_id)
-        return [
-            "--id", node_id, "--group", self.group, "--peers", peers, "--data", data, "--set", DATA_FILE, "--init",
-            *self.token, "--broker", f"127.0.0.1:{self.ports[node_id]}", *more,
-        ]  # fmt: skip
-
-    def start(self, *node_ids: str) -> None:
-        super().start(*node_ids)
-        for node_id in node_ids:
-            self.start_broker(node_id)
-
-    def start_broker(self, node_id: str) -> None:
-        broker = self.brokers[node_id] = self.spawn(self.arguments(node_id), "node.broker")
-        assert broker.stdout is not None
-        line = broker.stdout.readline()
-        assert line, f"the broker of {node_id} ended: {broker.communicate()[1]}"
-        assert json.loads(line)["event"] == "broker"
-
-    def end_broker(self, node_id: str, number: int) -> int:
-        broker = self.brokers.pop(node_id)
-        broker.send_signal(number)
-        broker.communicate(timeout=START_WITHIN_S)
-        return broker.returncode
-
-    def close(self) -> None:
-        for node_id in list(self.brokers):
-            self.end_broker(node_id, signal.SIGKILL)
-        super().close()
 
 
 class Producer:

@@ -177,8 +177,9 @@ def with_control_plane(
     if state.self_id != member.id:
         return member.model_copy(update={"reason": reason})
     start = StateView(
-        engine=state.engine, self_id=state.self_id, started_with=state.started_with, data_dir=state.data_dir
-    )
+        engine=state.engine, engine_reason=state.engine_reason, self_id=state.self_id,
+        started_with=state.started_with, data_dir=state.data_dir,
+    )  # fmt: skip
     return member.model_copy(update={"reason": reason, "start": start})
 
 

@@ -8,13 +8,14 @@ no member reported is unknown, never fine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pydantic import Field
 
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
+from app.console.their_clock import clock_of
 from app.health.classify import classify
 from app.health.facts import ATTENTION, CRITICAL, UNKNOWN, rfc3339
 from app.health.group_view import GroupView, QuorumView
@@ -25,6 +26,7 @@ from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
 
 PRESSING: Final = (CRITICAL, ATTENTION)
+ASKED_WITHIN_S: Final = 2.0  # an answer is as old as this, at most
 QUORUM_FIELDS: Final = {
     "quorum.stands": "whether the quorum stands is unknown",
     "quorum.standing": "how many members the leader hears is unknown",
@@ -148,6 +150,7 @@ def sample_of(member: AskedMember, now: datetime) -> NodeSample:
         sample.problem, sample.state = member.reason, member.start
         return sample
     sample.state, sample.last_seen = member.state, now
+    sample.last_clock = clock_of(member.state, now - timedelta(seconds=ASKED_WITHIN_S), ASKED_WITHIN_S)
     sample.watermarks, sample.dispatchers, sample.closures = member.watermarks, member.dispatchers, member.closures
     return sample
 
@@ -155,10 +158,11 @@ def sample_of(member: AskedMember, now: datetime) -> NodeSample:
 def unknown_of(view: GroupView) -> list[Missing]:
     """What is still unknown, keeps the group from being called healthy, and is in no problem listed so far."""
     accused = {one.member for one in view.problems if one.severity in PRESSING}
+    learners = {one.id for one in view.members if one.is_learner}  # nothing waits for them
     missing = [
         Missing(field="in_step", member=one.member, reason=one.text, since=None)
         for one in view.unproven
-        if not accused or (one.member is not None and one.member not in accused)
+        if one.member not in learners and (not accused or (one.member is not None and one.member not in accused))
     ]
     known = {"quorum.stands": view.quorum.stands, "quorum.standing": view.quorum.standing}
     missing += [

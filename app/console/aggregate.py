@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from app.console.sample import NodeSample
+from app.console.their_clock import TheirClock
 from app.health.facts import rfc3339
 from app.health.group_view import ClusterView, GroupView, Marks, MemberView, QuorumView
 from node.protocol.quorum import majority_of
@@ -72,7 +73,7 @@ def group_view(
     others = sorted((one for one in samples if one.node_id not in inside), key=lambda one: one.node_id)
     members = tuple(member(one, leader, now) for one in ordered)
     marks = leader_marks(leader) if leader else Marks()
-    closures = leader.closures if leader else None
+    closures = TheirClock(leader.last_clock).closures(leader.closures) if leader else None
     return GroupView(
         cluster=ClusterView(id=info.id, name=info.name, group=info.group, group_id=info.group_id, demo=info.demo),
         as_of=rfc3339(now),
@@ -131,7 +132,8 @@ def flush_mode(leader: NodeSample | None, samples: Sequence[NodeSample]) -> str 
 
 
 def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> MemberView:
-    state, reach = sample.state, reach_of(sample, now)
+    state, reach = TheirClock(sample.last_clock).state(sample.state) if sample.state else None, reach_of(sample, now)
+    dispatcher = leader.dispatchers.of(sample.node_id) if leader and leader.dispatchers else None
     unknown = list(state.unknown or ()) if state else []
     since = rfc3339(sample.last_seen or sample.added_at)
     if reach != "ok":
@@ -158,7 +160,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         start=sample.start,
         certificate_ends=rfc3339(sample.certificate_ends) if sample.certificate_ends else None,
         watermark=leader.watermarks.of(sample.node_id) if leader and leader.watermarks else None,
-        dispatcher=leader.dispatchers.of(sample.node_id) if leader and leader.dispatchers else None,
+        dispatcher=TheirClock(leader.last_clock).dispatcher(dispatcher) if leader else None,
         unknown=tuple(unknown),
     )
 

@@ -180,7 +180,7 @@ def clock_text(one: ClockFacts) -> str:
 def clock(text: str, means: str, whose: str, one: ClockFacts | None = None) -> OwnFinding:
     return OwnFinding(
         "clock_differs", ATTENTION, text, means,
-        "no entry: replication asks no clock what time it is; but times of events and problems are not in their true"
+        "no entry: replication asks no clock what time it is; but events of different members are not in their true"
         " order, and certificates are taken for ended, or not valid yet",
         f"set the clock of {whose}; there, this says whether a time server is followed",
         subject=f"{one.scope}.{one.node_id}" if one is not None else "", grace_s=15.0, command="timedatectl",

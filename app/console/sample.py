@@ -36,6 +36,7 @@ class NodeSample:
     last_seen: datetime | None = None
     last_seen_ns: int | None = None
     clock: Clock | None = None  # None: it did not say what time it is
+    last_clock: Clock | None = None  # as it said last: an engine that is silent now does not change its clock
     misses: int = 0
     problem: str | None = None
     state: StateView | None = None

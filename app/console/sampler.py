@@ -11,14 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import Nodes
-from app.console.sample import Clock, NodeSample
+from app.console.sample import NodeSample
+from app.console.their_clock import clock_of
 from app.db.base import utc_now
-from app.health.facts import time_of
 from node.background import Background, reason_of
 from node.views.base import AnswerView
 from node.views.closures import ClosuresView
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 EVENTS_EVERY_ROUNDS = 4
 EVENTS_LIMIT = 200
 CONFIGURATION_EVERY_ROUNDS = 2
-ANSWER_AGE_MS = 500.0  # how long a control plane may remember its engine's answer, and more
 
 V = TypeVar("V", bound=AnswerView)
 EventSink = Callable[[str, Sequence[EventView]], None]
@@ -97,6 +95,7 @@ class Poller:
             return
         sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)
+        sample.last_clock = sample.clock or sample.last_clock
         sample.state = state
         sample.misses, sample.problem = 0, None
         sample.last_seen, sample.last_seen_ns = utc_now(), time.monotonic_ns()
@@ -159,16 +158,6 @@ def waits(sample: NodeSample) -> str | None:
     if sample.waiting_url is None:
         return None
     return f"the address {sample.waiting_url}, which a member named for it, waits for an admin's approval"
-
-
-def clock_of(state: StateView, asked_at: datetime, took_s: float) -> Clock | None:
-    """The node's clock less ours, from the time of its answer: that was written while we waited, or is as old as the
-    control plane's memory of it. An engine that does not answer now says nothing of now."""
-    at = time_of(state.as_of)
-    if at is None or state.engine != "ok":
-        return None
-    middle = asked_at + timedelta(seconds=took_s / 2)
-    return Clock((at - middle).total_seconds() * 1000, took_s * 500 + ANSWER_AGE_MS)
 
 
 async def ask(nodes: Nodes, control_url: str, view: type[V], *, token: str | None = None, **params: Any) -> V:

@@ -11,28 +11,45 @@ from app.health.group_view import GroupView, QuorumView, SentenceView
 def conclude(view: GroupView) -> GroupView:
     """With `severity` and `sentence` from `problems` and `unproven`: "in step" is said only of what is proven."""
     severity = worst(view.problems)
-    if severity == "ok" and view.unproven:
+    if severity == "ok" and doubts(view):
         severity = UNKNOWN
     return view.model_copy(update={"severity": severity, "sentence": sentence(view)})
+
+
+def doubts(view: GroupView) -> list[str]:
+    """What is not known of the members that vote; nothing waits for one that learns."""
+    learners = learners_of(view)
+    return [one.text for one in view.unproven if one.member not in learners]
+
+
+def learners_of(view: GroupView) -> set[str]:
+    return {one.id for one in view.members if one.is_learner}
+
+
+def learners_phrase(view: GroupView) -> str:
+    """What is not known of learners, where no notice names them."""
+    left = learners_of(view) - {one.node_id for one in view.problems}
+    texts = [one.text for one in view.unproven if one.member in left]
+    return f"Not known of those that learn: {'; '.join(texts[:3])}." if texts else ""
 
 
 def sentence(view: GroupView) -> SentenceView:
     pressing = [one for one in view.problems if one.severity != INFO]
     notices = [one for one in view.problems if one.severity == INFO]
-    size = view.quorum.size
+    size, kind = view.quorum.size, "voter" if learners_of(view) else "replica"
     if pressing:
         headline = pressing[0].text
         parts = [quorum_phrase(view.quorum)]
         if len(pressing) > 1:
             parts.append(f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}.")
-    elif view.unproven:
-        who = "the only replica is" if size == 1 else f"all {size} replicas are"
-        headline = f"Whether {who} in step is not known: {view.unproven[0].text}."
-        others = [one.text for one in view.unproven[1:4]]
-        parts = [quorum_phrase(view.quorum), f"Also: {'; '.join(others)}." if others else ""]
+    elif doubts(view):
+        who = f"the only {kind} is" if size == 1 else f"all {size} {kind}s are"
+        first, *others = doubts(view)
+        headline = f"Whether {who} in step is not known: {first}."
+        parts = [quorum_phrase(view.quorum), f"Also: {'; '.join(others[:3])}." if others else ""]
     else:
-        headline = "The only replica is in step." if size == 1 else f"All {size} replicas are in step."
-        parts = [leader_phrase(view), quorum_phrase(view.quorum), audit_phrase(view)]
+        headline = f"The only {kind} is in step." if size == 1 else f"All {size} {kind}s are in step."
+        parts = [leader_phrase(view), quorum_phrase(view.quorum), audit_phrase(view), learners_phrase(view)]
     parts += [capital(one.text) for one in notices]
     return SentenceView(headline=headline, rest=" ".join(part for part in parts if part))
 

@@ -65,12 +65,39 @@ BEHIND: Final = Advice(
     curl=DISPATCHERS,
 )
 
+# Variants of a code, by what is known of its member (`next_steps.advice_of`).
+NO_WORD: Final = Advice(
+    "{node} is asked and says nothing: its process hangs or is gone, its machine is, or the way there is cut",
+    "see on {where} whether its process still runs: one that hangs has to go on, or be ended; one that is gone is"
+    " started as it was before. It is well when this ends with 0",
+    "a-member-does-not-answer",
+)
+STARTS_AGAIN: Final = Advice(
+    "{node}'s engine ended, or does not listen yet; its supervisor starts it again by itself, ten seconds after an end"
+    " at the latest",
+    "wait, and look at {node}'s output for what ended it; it is well when this ends with 0",
+    "a-member-does-not-answer",
+)
+REFUSED: Final = Advice(
+    "{node}'s engine will not run with what it found; its other process is still there to say why, and starts nothing",
+    "settle what the reason says (`quorumscope store repair` on its data directory shows what can be), end what is left"
+    " of {node}, and start it again; later starts need no --init",
+    "a-member-does-not-answer",
+    command="{start}",
+)
+
 ADVICE: Final[dict[str, Advice]] = {
     "never_reached": START,
     "all_silent": Advice(
         "nothing is known of this group now: its nodes are gone, or this machine does not reach them",
         "look whether the nodes run and whether this machine reaches them",
         "a-member-does-not-answer",
+    ),
+    "engines_silent": Advice(
+        "the nodes' processes run, but none of their engines comes to answer: they are stopped, or their machine is",
+        "look what holds them up (a debugger, SIGSTOP, a disk that hangs); it is well when this ends with 0",
+        "a-member-does-not-answer",
+        heals=True,
     ),
     "replica_silent": START,
     "engine_down": START,
@@ -86,6 +113,7 @@ ADVICE: Final[dict[str, Advice]] = {
         "no member leads, and only a leader may take writes in",
         "a leader is elected within a second once {needed} members hear each other; this says which do not",
         "nobody-leads",
+        heals=True,
     ),
     "leader_out_of_sight": Advice(
         "members follow a leader that does not answer here: writes go on, unseen from this machine",
@@ -110,7 +138,7 @@ ADVICE: Final[dict[str, Advice]] = {
     "one_way": NETWORK,
     "not_connected": NETWORK,
     "slow_link": Advice(
-        "the way to {node} and back takes far longer than the others', or {node} comes late to answer",
+        "frames to {node} and back are on their way for far too long, or {node} comes late to answer",
         "measure the way to {node} (`ping`, `ss -ti`) and its load; if it leads, move leadership away",
         "a-slow-member",
         command=LEADER_STATUS,

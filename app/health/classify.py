@@ -73,6 +73,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "slow_link": LATE,
     "engine_late": LATE,
 }
+OF_ALL: Final = frozenset({"never_reached", "all_silent", "engines_silent"})
 AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 
 
@@ -122,7 +123,7 @@ def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) ->
 
 def once(found: list[Finding], leader_id: str | None) -> list[Finding]:
     """Without what another finding of the same member explains, or the leader's own slow link."""
-    if any(one.code in ("never_reached", "all_silent") and one.node_id is None for one in found):
+    if any(one.code in OF_ALL and one.node_id is None for one in found):
         found = [one for one in found if one.code not in ("never_reached", "replica_silent") or one.node_id is None]
     explained = {(code, one.node_id) for one in found for code in EXPLAINS.get(one.code, ())}
     if any(one.code == "slow_link" and one.node_id == leader_id for one in found):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment
+from app.health.links import unheard_among
+from app.health.members import engine_silent, unheard_since
 
 CLOSURES_SHARE: Final = 0.8
 CLOSURES_OLDEST_MS: Final = 1000
@@ -17,7 +19,13 @@ NO_LEADER_GRACE_S: Final = 1.0
 def nobody_answers(facts: Facts) -> Iterator[Finding]:
     if facts.first_look or any(one.reach in ("ok", "down") for one in facts.members):
         return
-    if all(one.reach == "never" for one in facts.members):
+    if all(engine_silent(one) for one in facts.members):
+        since = [at for one in facts.members if (at := unheard_since(one)) is not None]
+        text = "No engine of this group answers its control plane, for {age}"
+        yield Finding("engines_silent", UNKNOWN, text, since=max(since, default=None))
+    elif any(engine_silent(one) for one in facts.members):
+        return  # each is named, by what it is that does not answer
+    elif all(one.reach == "never" for one in facts.members):
         yield Finding("never_reached", UNKNOWN, "No control plane of this group has answered yet, for {age}")
     else:
         yield Finding("all_silent", UNKNOWN, "No control plane of this group has answered for {age}")
@@ -50,7 +58,8 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
         text = f"The leader {join(unseen)} does not answer, though replicas follow it, for {{age}}"
         yield Finding("leader_out_of_sight", ATTENTION, text, grace_s=NO_LEADER_GRACE_S)
     else:
-        text = "There is no leader: no write can be accepted, for {age}"
+        why = unheard_among(facts, sorted(answering))
+        text = f"There is no leader{f', and {why}' if why else ''}: no write can be accepted, for {{age}}"
         yield Finding("no_leader", CRITICAL, text, grace_s=NO_LEADER_GRACE_S)
 
 
@@ -94,7 +103,7 @@ def closures(facts: Facts) -> Iterator[Finding]:
 def term_flapping(facts: Facts) -> Iterator[Finding]:
     elections = facts.recall.elections()
     if elections >= ELECTIONS_PER_MINUTE:
-        text = f"{elections} elections in the last minute: they do not settle"
+        text = f"{elections} elections in the last minute"
         yield Finding("term_flapping", ATTENTION, text)
 
 

@@ -7,7 +7,7 @@ called cut off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
@@ -24,6 +24,7 @@ RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
 UNSURE_GRACE_S: Final = 0.75
 CONNECTING_GRACE_S: Final = 2.5  # a dialler waits for a second at most
+UNHEARD_TIMES: Final = 2
 
 
 def cut_off(facts: Facts) -> Iterator[Finding]:
@@ -114,6 +115,22 @@ def unheard_by(facts: Facts, one: MemberView) -> list[str]:
     """Whom a member that asks everybody for votes hears nothing of."""
     links = (one.state and one.state.links) or ()
     return sorted(link.peer_id for link in links if gone(link, facts.patience_ms))
+
+
+def unheard_among(facts: Facts, ids: Sequence[str]) -> str:
+    """Which of these do not hear each other, in words, where nobody leads; empty: all do, or it is not known.
+
+    Who looks for a leader asks everybody again and again, so that twice the longest wait without a word is silence.
+    """
+    deaf: dict[str, list[str]] = {}
+    for one in facts.members:
+        if one.id in ids and one.role == "CANDIDATE":
+            links = [link for link in (one.state and one.state.links) or () if link.peer_id in ids]
+            lost = sorted(link.peer_id for link in links if gone(link, UNHEARD_TIMES * facts.patience_ms))
+            deaf |= {one.id: lost} if lost else {}
+    if len(ids) > 1 and all(len(deaf.get(one, ())) == len(ids) - 1 for one in ids):
+        return f"{join(list(ids))} do not hear each other"
+    return " and ".join(f"{one} does not hear {join(lost)}" for one, lost in deaf.items())
 
 
 def gone(link: LinkView, patience_ms: int) -> bool:

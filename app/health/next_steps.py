@@ -11,7 +11,7 @@ import shlex
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.health.advice import ADVICE, ALARM, Advice
+from app.health.advice import ADVICE, ALARM, NO_WORD, REFUSED, STARTS_AGAIN, Advice
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
@@ -23,6 +23,12 @@ AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreach
 COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
 THE_MEMBER: Final = "the member"
 DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
+DEMO_HEAL_ALL: Final = (
+    "quorumscope demo heal",
+    "in this demo somebody broke it on purpose; this ends every break at once",
+)
+# How a node words the end of an engine that is started again (node.__main__), and one that has not begun to listen.
+CRASHED: Final = ("the engine was killed by signal ", "the engine ended with exit code ", "nothing answers at its port")
 STARTED_ELSEWHERE: Final = (
     "{status}",
     "start {node} on {where} as it was started before, by its service or the same command: nothing that answers here"
@@ -59,7 +65,7 @@ def next_step(finding: Finding, view: GroupView) -> NextStep:
 def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[str, str]:
     """The command and its sentence; another one where the advice's own lacks something that nobody knows."""
     if advice.heals and view.cluster.demo:
-        return DEMO_HEAL
+        return DEMO_HEAL if fields["node"] != THE_MEMBER else DEMO_HEAL_ALL
     if "{start}" in advice.command and not fields["start"]:
         return STARTED_ELSEWHERE
     if "{own_url}" in advice.command and not fields["own_url"]:
@@ -77,11 +83,21 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
     one = view.asked(finding.node_id)
     if finding.code == "replica_silent" and one is not None and engine_silent(one):
         return ADVICE["engine_silent"]
-    # Where `status` asks, the control plane may be all that answers, and say that its engine does not.
+    # Where `status` asks, the control plane may be all that answers, and say what its engine does.
     state = one.state if one is not None else None
-    if finding.code == "member_unreachable" and state is not None and state.engine == "stale":
-        return ADVICE["engine_silent"]
+    if finding.code in ("member_unreachable", "engine_down") and state is not None and one is not None:
+        if state.engine == "stale":
+            return ADVICE["engine_silent"]
+        if state.engine_reason is not None:
+            return STARTS_AGAIN if state.engine_reason.startswith(CRASHED) else REFUSED
+    if finding.code == "member_unreachable" and state is None and one is not None and timed_out(one):
+        return NO_WORD
     return ADVICE.get(finding.code, ALARM)
+
+
+def timed_out(one: MemberView) -> bool:
+    """Whether it, or its machine, took the question and said nothing: nobody knows that it is gone."""
+    return (one.problem or "").startswith("no answer within")
 
 
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:

@@ -147,6 +147,8 @@ class Recall:
 
 
 def heard_lately(leader: MemberView, one: MemberView) -> bool:
-    link = leader.link_to(one.id)
+    """Both ways: what does not get there, or is not answered, is sent again."""
+    link, back = leader.link_to(one.id), one.link_to(leader.id)
     ages = [one.mark.last_ack_ms, None if link is None else link.last_heard_ms]
-    return any(age is not None and age <= UNHEARD_MS for age in ages)
+    deaf = back is not None and back.last_heard_ms is not None and back.last_heard_ms > UNHEARD_MS
+    return not deaf and any(age is not None and age <= UNHEARD_MS for age in ages)

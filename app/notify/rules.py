@@ -35,7 +35,7 @@ class Key:
 
 
 # The same fact has another code for a console that has just started: it did not see when the member fell silent.
-SAME_AS: Final = {"never_reached": "replica_silent", "never_reached:": "all_silent:"}
+SAME_AS: Final = {"never_reached": "replica_silent", "never_reached:": "all_silent:", "engines_silent:": "all_silent:"}
 
 
 def key_of(scope: str, problem_id: str) -> Key:

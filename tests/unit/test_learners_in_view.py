@@ -37,3 +37,22 @@ def test_a_learner_that_is_behind_is_not_in_trouble_as_a_voter_is() -> None:
         severities[kind] = {one.severity for one in view.problems if one.member == "n2"}
     assert severities[Story] and INFO not in severities[Story]
     assert severities[WithLearner] == {INFO}
+
+
+def test_voters_that_are_in_step_are_said_to_be_so_beside_a_learner_that_is_not() -> None:
+    story = WithLearner()
+    story.node("n2").lag_ms = 4_000
+    view = story.look(40, story.grow(n0=5000, n1=5000))
+    assert (view.severity, view.sentence.headline) == ("ok", "All 2 voters are in step.")
+    assert "n2 is" in view.sentence.rest and "entries behind" in view.sentence.rest
+
+
+def test_what_is_not_known_of_a_learner_is_said_and_does_not_block() -> None:
+    story = WithLearner()
+    story.look(4)
+    story.node("n2").dispatcher = "COMPARE"
+    view = story.look()
+    assert view.sentence.headline == "All 2 voters are in step."
+    assert "Not known of those that learn: n2 is in COMPARE." in view.sentence.rest
+    story.node("n1").dispatcher = "COMPARE"
+    assert story.look().sentence.headline == "Whether all 2 voters are in step is not known: n1 is in COMPARE."

@@ -47,7 +47,8 @@ def test_no_command_has_a_gap_whatever_is_known(seen: Callable[[GroupView], Grou
 
 
 def test_a_member_of_which_nothing_answers_is_started_where_it_was_and_the_command_shows_when_it_is_well() -> None:
-    (gone,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), silent("n2")]).problems
+    refused = silent("n2") | {"reason": "connection refused: nothing listens there"}
+    (gone,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), refused]).problems
     assert (gone.code, gone.member, gone.curl) == ("member_unreachable", "n2", None)
     assert gone.step.startswith("start n2 on its machine (n2:1) as it was started before, by its service or")
     assert gone.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1' --group g"

@@ -441,7 +441,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),
     (slow, "attention", ["closures_slow"], "3 writes wait, oldest 4.2 s.", ""),
     (stalled, "critical", ["commit_stalled"], "has not moved from 1,000 for 3 s, 10 entries wait.", ""),
-    (flapping, "attention", ["term_flapping"], "3 elections in the last minute: they do not settle", ""),
+    (flapping, "attention", ["term_flapping"], "3 elections in the last minute.", ""),
     (one_failover, "ok", [], "All 3 replicas are in step.", "n2 leads term 6"),
     (an_old_term_comes_back, "ok", [], "All 3 replicas are in step.", ""),
     (cut_off_and_asking, "attention", ["cut_off"], "n2 is cut off from n0 and n1, for 12 s; it still answers", ""),

@@ -1,0 +1,162 @@
+"""Sentences that somebody who broke a group on purpose caught lying: what is said instead.
+
+Invariants: what hangs is not said to be gone, nor what starts again by itself to need a start; what answers is not said
+to be silent.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.console.sample import Clock, NodeSample
+from app.health.facts import ATTENTION, Finding, rfc3339
+from app.health.group_view import GroupView
+from app.health.next_steps import next_step
+from tests.unit.fake_control import FakeNode
+from tests.unit.group_story import T0, Story
+from tests.unit.test_cli_status import FRESH, NOW, look, member, silent
+
+
+def headline(view: GroupView) -> str:
+    return view.sentence.headline
+
+
+def in_a_demo(view: GroupView) -> GroupView:
+    return view.model_copy(update={"cluster": view.cluster.model_copy(update={"demo": True})})
+
+
+def test_engines_that_all_hang_are_not_control_planes_that_do_not_answer() -> None:
+    story = Story()
+    story.look(2)
+    for one in story.group.nodes.values():
+        one.engine = "stale"
+    view = story.look(6)
+    assert headline(view).startswith("No engine of this group answers its control plane")
+    assert [one.code for one in view.problems] == ["engines_silent"] and view.severity == "unknown"
+    assert "started" not in view.problems[0].next_step and "processes run" in view.problems[0].means
+    step = next_step(Finding("engines_silent", ATTENTION, ""), in_a_demo(view))
+    assert step.command == "quorumscope demo heal"
+
+
+def test_a_group_of_which_one_control_plane_is_gone_and_the_others_engines_hang_is_told_member_by_member() -> None:
+    story = Story()
+    story.look(2)
+    story.node("n0").engine = story.node("n1").engine = "stale"
+    story.node("n2").alive = False
+    texts = {one.member: one.text for one in story.look(8).problems}
+    assert texts.keys() == {"n0", "n1", "n2"} and texts["n2"].startswith("n2 is silent")
+    assert texts["n0"].startswith("The engine of n0 does not answer its control plane")
+
+
+def test_a_member_that_says_nothing_is_not_said_to_be_gone() -> None:
+    """A stopped process takes connections, and never answers."""
+    (one,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), silent("n2")]).problems
+    assert "hangs or is gone" in one.means and "whether its process still runs" in one.step
+    assert one.command is not None and one.command.startswith("quorumscope status")
+
+
+def test_an_engine_that_its_supervisor_starts_again_is_not_to_be_started_by_hand() -> None:
+    for reason in ("the engine was killed by signal 9", "nothing answers at its port (refused)"):
+        start = {"engine": "down", "engine_reason": reason, "self_id": "n2", "started_with": "quorumscope node --id n2"}
+        gone = silent("n2") | {"reason": f"engine down: {reason}", "start": start}
+        (one,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), gone]).problems
+        assert one.command is not None and one.command.startswith("quorumscope status"), reason
+        assert "starts it again by itself" in one.means
+
+
+def test_an_engine_that_refused_is_started_once_what_it_says_is_settled_and_its_other_process_has_ended() -> None:
+    start = {"engine": "down", "engine_reason": "hardstate is damaged", "started_with": "quorumscope node --id n2"}
+    gone = silent("n2") | {"reason": "engine down: hardstate is damaged", "start": start | {"self_id": "n2"}}
+    (one,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), gone]).problems
+    assert one.command == "quorumscope node --id n2"
+    assert "starts nothing" in one.means and "end what is left of n2, and start it again" in one.step
+
+
+def asking(story: Story, **unheard: tuple[str, ...]) -> None:
+    """Nobody leads, all ask for votes; who does not hear whom."""
+    for one in story.group.nodes.values():
+        one.role = "CANDIDATE"
+        one.heard_ms = {other: 9_000 if other in unheard.get(one.id, ()) else 300 for other in story.group.nodes}
+
+
+def test_without_a_leader_it_is_said_who_does_not_hear_whom() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "There is no leader: no write can be accepted"),
+        (
+            {"n0": ("n1", "n2"), "n1": ("n0", "n2"), "n2": ("n0", "n1")},
+            "There is no leader, and n0, n1 and n2 do not hear each other: no write can be accepted",
+        ),
+        ({"n1": ("n2",)}, "There is no leader, and n1 does not hear n2: no write can be accepted"),
+    ]
+    for unheard, said in cases:
+        story = Story()
+        story.look(2)
+        asking(story, **unheard)
+        view = story.look(6)
+        assert headline(view).startswith(said), (headline(view), said)
+        assert next_step(Finding("no_leader", ATTENTION, ""), in_a_demo(view)).command == "quorumscope demo heal"
+
+
+def test_pushes_into_a_link_that_was_deaf_one_way_are_no_problem_once_it_is_mended() -> None:
+    story = Story()
+    story.look(2)
+
+    def deaf() -> None:
+        story.node("n2").heard_ms["n0"] = 3_000
+        story.node("n2").resends += 2
+
+    assert [one.code for one in story.look(6, deaf).problems] == ["one_way"]
+    story.node("n2").heard_ms.clear()
+    assert story.look(2).problems == ()
+
+
+class OddClocks(Story):
+    """n0 and n1 write times by a clock that differs from ours, and all of what they tell began five seconds ago."""
+
+    ahead_s = 0.0
+
+    def sample(self, node: FakeNode, now: datetime) -> NodeSample:
+        node.dispatcher_since = rfc3339(T0 + timedelta(seconds=self.ahead_s))
+        one = super().sample(node, now)
+        one.last_clock = Clock(self.ahead_s * 1000, 500.0) if node.id != "n2" else None
+        if one.state is not None and node.id != "n2":
+            began = rfc3339(T0 + timedelta(seconds=self.ahead_s))
+            one.state = one.state.model_copy(update={"role_since": began})
+        return one
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])
+def test_ages_are_ages_whatever_a_members_clock_says(ahead_s: float) -> None:
+    story = OddClocks()
+    story.ahead_s = ahead_s
+    story.node("n2").dispatcher = "COMPARE"
+    story.node("n1").alarms = [
+        {"code": "disk_low", "text": "3 % left", "since": rfc3339(T0 + timedelta(seconds=ahead_s))}
+    ]
+    view = story.look(11)
+    texts = {one.code: one.text for one in view.problems}
+    assert texts["not_append"].startswith("The dispatcher of n2 has been in COMPARE for 5 s"), texts
+    assert {one.since for one in view.problems} == {rfc3339(T0)}
+    assert view.member("n0") is not None and view.members[0].state is not None
+    assert view.members[0].state.role_since == rfc3339(T0)
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])
+def test_a_deaf_follower_is_named_whatever_its_leaders_clock_says(ahead_s: float) -> None:
+    story = OddClocks()
+    story.ahead_s = ahead_s
+    story.look(8)
+    story.node("n1").heard_ms["n0"] = 3_000
+    view = story.look(2)
+    assert [(one.code, one.member) for one in view.problems] == [("one_way", "n1")]
+
+
+def test_status_reads_the_times_of_a_member_by_that_members_clock() -> None:
+    theirs = rfc3339(NOW - timedelta(hours=1))
+    alarm = {"code": "disk_low", "severity": "attention", "text": "3 % left", "since": theirs}
+    leader = member("n0", acks=FRESH, alarms=[alarm], as_of=theirs)
+    (one,) = look([leader, member("n1"), member("n2")]).problems
+    assert one.code == "alarm_disk_low" and one.since is not None and one.since >= rfc3339(NOW - timedelta(seconds=9))

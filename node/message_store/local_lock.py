@@ -1,0 +1,36 @@
+"""The lock of a broker's store: the file `lock`, held as RocketMQ holds it, so that two never write to one directory.
+
+Invariants: held from before anything is changed until the process ends or lets go; the lock is of the open file, so
+asking for it in the same process fails too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from node.message_store.errors import MessageStoreError
+from node.message_store.store_files import LOCK_CONTENT
+
+LOCK: Final = "lock"
+_FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+class StoreLock:
+    """Raises MessageStoreError where another process holds it."""
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:
+            os.close(self._fd)
+            raise MessageStoreError(f"another broker runs in {root}: it holds {root / LOCK}") from error
+        os.pwrite(self._fd, LOCK_CONTENT, 0)
+
+    def release(self) -> None:
+        os.close(self._fd)

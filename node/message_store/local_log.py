@@ -1,0 +1,344 @@
+"""LocalCommitLog: RocketMQ's own commit log, written. A master appends records to it, a slave its master's bytes.
+
+Files of one size, each named by its first offset; a record lies in one file, and where the next does not fit, a blank
+fills the rest. Bytes are RocketMQ's. It knows no thread and no clock: whoever owns it flushes in a thread of its own
+with `begin_flush`, and goes on writing meanwhile.
+
+Invariants: `max_offset` is a border between records and never goes back, but for `cut`; what `flushed_offset` says is
+on disk; a new file's name and length are on disk before anything is written to it; behind the end there are zeros only;
+after a write that failed nothing more is written until the log is opened anew, which finds its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from node.message_store.blank import encode_blank, fits
+from node.message_store.commit_log import COMMIT_LOG
+from node.message_store.dispatch_mark import OURS
+from node.message_store.errors import MessageStoreError
+from node.message_store.local_mark import LastRecord, LogMark, write_log_mark
+from node.message_store.local_records import Stop, border_flaw, walk
+from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind, file_name, recover
+from node.message_store.read_files import OS, Files
+from node.message_store.record import PHYSICAL_OFFSET_AT, SIZE_AND_MAGIC
+from node.message_store.record_check import store_timestamp_ms
+from node.message_store.write_files import Disk, OsDisk
+from node.protocol.entry import BytesLike, crc32
+from node.protocol.value_class import value_class
+
+FILE_BYTES: Final = 1 << 30  # mappedFileSizeCommitLog
+_HEAD_LOOK_BYTES: Final = 128
+
+
+@value_class(slots=True, frozen=True)
+class Flush:
+    """What `begin_flush` found to do: `sync` in any thread, then `LocalCommitLog.flushed(upto)` in the owner's."""
+
+    upto: int
+    last: LastRecord
+    last_time_ms: int
+    sync: Callable[[Disk], None]
+
+
+class BadBytes(MessageStoreError):
+    """What was to be appended is not what this log can go on with; nothing was written."""
+
+
+class LocalCommitLog:
+    """See the module's docstring. Raises MessageStoreError where the files are no log that can be written on."""
+
+    def __init__(
+        self, root: Path, file_bytes: int = FILE_BYTES, *, disk: Disk | None = None, files: Files = OS
+    ) -> None:  # fmt: skip
+        self.root, self.file_bytes = root, file_bytes
+        self._folder = root / COMMIT_LOG
+        self._disk, self._files = disk if disk is not None else OsDisk(), files
+        for folder in (self._folder, root / OURS):
+            self._disk.make_folder(folder)
+        for folder in (root, root.parent):  # or a power loss takes the folders with all that was flushed in them
+            self._disk.sync_folder(folder)
+        self.recovered: Recovered = recover(root, file_bytes, self._disk, files)
+        self._starts = list(self.recovered.starts)
+        self.max_offset = self.recovered.end
+        self._last, self.last_time_ms = self.recovered.last, self.recovered.last_time_ms
+        begin = self.recovered.begin  # from here on what the last process wrote may be in the page cache only
+        self._dirty = {start for start in self._starts if start + file_bytes > begin}
+        self._is_broken = ""
+        self.flushed_offset = self.min_offset
+        self.save()
+
+    # --- what is there --------------------------------------------------------------------------------------------
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest file begins."""
+        return self._starts[0] if self._starts else self.max_offset
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was ever written, or all of it was cut."""
+        return self.max_offset == self.min_offset
+
+    @property
+    def broken_by(self) -> str:
+        """The write that failed; empty: none."""
+        return self._is_broken
+
+    @property
+    def starts(self) -> list[int]:
+        """Where each file begins."""
+        return list(self._starts)
+
+    @property
+    def last_record(self) -> LastRecord:
+        return self._last
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of one file, below `max_offset`: fewer where one of both ends, none where nothing is."""
+        start = offset - offset % self.file_bytes
+        length = min(length, self.max_offset - offset, start + self.file_bytes - offset)
+        if length <= 0 or offset < self.min_offset:
+            return b""
+        return self._files.read(self._folder / file_name(start), offset - start, length)
+
+    def border_flaw(self, offset: int) -> str:
+        """Why no record or blank begins there, and the log does not end there; empty: one does."""
+        if offset == self.max_offset or (offset == self.min_offset and not self.is_empty):
+            return ""
+        if not self.min_offset <= offset < self.max_offset:
+            return f"{offset} is outside of {self.min_offset} to {self.max_offset}"
+        data = self.read(offset, _HEAD_LOOK_BYTES)
+        size = SIZE_AND_MAGIC.unpack_from(data)[0] if len(data) >= SIZE_AND_MAGIC.size else 0
+        if size > len(data):
+            data = self.read(offset, size)
+        return border_flaw(data, offset, self.file_bytes)
+
+    def last_records(self, count: int, end: int | None = None) -> list[LastRecord]:
+        """The last ones that end at or before `end`, ascending; of its file, and of the one before it if need be."""
+        upto = self.max_offset if end is None else min(end, self.max_offset)
+        found: list[LastRecord] = []
+        for start in reversed([one for one in self._starts if one < upto]):
+            here: list[LastRecord] = []
+            place = start
+            while place < min(upto, start + self.file_bytes):
+                data = self.read(place, min(PIECE_BYTES, upto - place))
+                walked = walk(data, place, self.file_bytes)
+                if not walked.at and walked.stop is Stop.PARTIAL and walked.needs <= upto - place:
+                    data = self.read(place, walked.needs)
+                    walked = walk(data, place, self.file_bytes)
+                here += [
+                    LastRecord(place + at, size, crc32(memoryview(data)[at : at + size]))
+                    for at, size in list(zip(walked.starts, walked.sizes, strict=True))[-count:]
+                ]
+                here = here[-count:]
+                if not walked.at:
+                    break
+                place += walked.at
+            found = (here + found)[-count:]
+            if len(found) == count:
+                break
+        return found
+
+    def crc_of(self, begin: int, end: int) -> int | None:
+        """Of the bytes between; None where not all of them are here."""
+        if not self.min_offset <= begin <= end <= self.max_offset:
+            return None
+        crc = 0
+        while begin < end:
+            data = self.read(begin, min(PIECE_BYTES, end - begin))
+            if not data:
+                return None
+            crc = crc32(data, crc)
+            begin += len(data)
+        return crc
+
+    # --- a master's ------------------------------------------------------------------------------------------------
+    def make_room(self, size_bytes: int) -> None:
+        """So much fits into the file that is written to next. OSError: nothing was written, it may be tried again."""
+        if size_bytes + 8 > self.file_bytes:
+            raise MessageStoreError(f"{size_bytes} bytes do not fit a file of {self.file_bytes}")
+        self._check()
+        left = self._left
+        if left and fits(size_bytes, left):
+            return
+        self._begin_file(self.max_offset + left)
+        if left:
+            self._write(self.max_offset, encode_blank(left))
+            self.max_offset += left
+
+    @property
+    def _left(self) -> int:
+        """Of the last file; 0 where it is full, or there is none."""
+        return self._starts[-1] + self.file_bytes - self.max_offset if self._starts else 0
+
+    def append(self, records: Sequence[bytes]) -> tuple[int, ...]:
+        """Their offsets, which are written into them. `make_room` comes before. OSError: this log is at its end."""
+        self._check()
+        size = sum(map(len, records))
+        if not fits(size, self._left):
+            raise MessageStoreError(f"no room was made for {size} bytes")
+        data = bytearray(b"".join(records))
+        offsets: list[int] = []
+        at = 0
+        for one in records:
+            data[at + PHYSICAL_OFFSET_AT : at + PHYSICAL_OFFSET_AT + 8] = (self.max_offset + at).to_bytes(8, "big")
+            offsets.append(self.max_offset + at)
+            at += len(one)
+        whole = bytes(data)
+        self._write(self.max_offset, whole)
+        self._took(whole, len(data) - len(records[-1]), len(records[-1]))
+        return tuple(offsets)
+
+    # --- a slave's -------------------------------------------------------------------------------------------------
+    def append_data(self, offset: int, data: BytesLike) -> int:
+        """Whole records and blanks of a master's log, all of one file; the new end.
+
+        Raises BadBytes where they are not that, or do not go on here: nothing was written.
+        """
+        self._check()
+        if self.is_empty and offset != self.max_offset and offset >= 0 and not offset % self.file_bytes:
+            self._begin_at(offset)
+        if offset != self.max_offset:
+            raise BadBytes(f"bytes at {offset}, this log ends at {self.max_offset}")
+        start = offset - offset % self.file_bytes
+        if offset + len(data) > start + self.file_bytes:
+            raise BadBytes(f"{len(data)} bytes at {offset} reach over the end of a file of {self.file_bytes}")
+        found = walk(data, offset, self.file_bytes)
+        if found.at != len(data):
+            raise BadBytes(found.why or f"{len(data) - found.at} bytes at {offset + found.at} are no whole record")
+        if not data:
+            return self.max_offset
+        if not self._left:
+            self._begin_file(start)
+        self._write(offset, data)
+        if found.starts:
+            self._took(data, found.starts[-1], found.sizes[-1])
+        self.max_offset = offset + len(data)
+        return self.max_offset
+
+    def _begin_at(self, offset: int) -> None:
+        """An empty log begins where its master's does."""
+        write_log_mark(self.root, LogMark(0, self.file_bytes), self._disk)
+        while self._starts:
+            self._disk.remove(self._folder / file_name(self._starts.pop()))
+        self._disk.sync_folder(self._folder)
+        self._dirty.clear()
+        self._last = LastRecord()
+        self.max_offset = self.flushed_offset = offset
+
+    # --- the disk --------------------------------------------------------------------------------------------------
+    def _took(self, data: BytesLike, at: int, size: int) -> None:
+        """The last record of what was written at `max_offset`."""
+        record = memoryview(data)[at : at + size]
+        self._last = LastRecord(self.max_offset + at, size, crc32(record))
+        self.last_time_ms = max(self.last_time_ms, store_timestamp_ms(record))
+        self.max_offset += len(data)
+
+    def _check(self) -> None:
+        if self._is_broken:
+            raise MessageStoreError(f"a write to the commit log failed ({self._is_broken}): open it anew")
+
+    def _begin_file(self, start: int) -> None:
+        path = self._folder / file_name(start)
+        try:
+            self._disk.create(path, self.file_bytes)
+            self._disk.sync(path)
+            self._disk.sync_folder(self._folder)
+        except OSError:
+            self._disk.remove(path)
+            raise
+        self._starts.append(start)
+
+    def _write(self, offset: int, data: BytesLike) -> None:
+        start = offset - offset % self.file_bytes
+        try:
+            self._disk.write(self._folder / file_name(start), offset - start, data)
+        except OSError as error:
+            self._is_broken = str(error)
+            raise
+        self._dirty.add(start)
+
+    def begin_flush(self) -> Flush:
+        """All that was written until now. A sync that fails leaves the pages unknown: the log is at its end then."""
+        upto, dirty = self.max_offset, sorted(self._dirty)
+        self._dirty = {start for start in self._dirty if start + self.file_bytes > upto}
+        paths = [self._folder / file_name(start) for start in dirty]
+
+        def sync(disk: Disk) -> None:
+            for path in paths:
+                disk.sync(path)
+
+        return Flush(upto, self._last, self.last_time_ms, sync)
+
+    def flushed(self, upto: int) -> None:
+        """That flush is done."""
+        self.flushed_offset = max(self.flushed_offset, min(upto, self.max_offset))
+
+    def flush_failed(self, why: str) -> None:
+        """What was to be flushed may be lost, though it reads well: nothing more is written here."""
+        self._is_broken = self._is_broken or why
+
+    def flush(self) -> None:
+        """In this thread. OSError."""
+        found = self.begin_flush()
+        try:
+            found.sync(self._disk)
+        except OSError as error:
+            self.flush_failed(str(error))
+            raise
+        self.flushed(found.upto)
+
+    def mark_of(self, found: Flush) -> LogMark:
+        """What may be written into the mark once that flush is done."""
+        return LogMark(found.upto if self._starts else 0, self.file_bytes, found.last, found.last_time_ms)
+
+    def save(self) -> None:
+        """Flushed, and marked as flushed. OSError."""
+        self._check()
+        found = self.begin_flush()
+        try:
+            found.sync(self._disk)
+        except OSError as error:
+            self.flush_failed(str(error))
+            raise
+        self.flushed(found.upto)
+        write_log_mark(self.root, self.mark_of(found), self._disk)
+
+    def cut(self, end: int) -> int:
+        """Everything from a border on goes, and is kept in `quorumscope/cut/`; how many bytes that were."""
+        self._check()
+        flaw = self.border_flaw(end)
+        if flaw:
+            raise MessageStoreError(f"this log cannot be cut at {end}: {flaw}")
+        last = self.last_records(1, end)
+        kept = last[0] if last else LastRecord()
+        found = Recovered(list(self._starts), end, kept, self.last_time_ms, was_clean=True)
+        if self.flushed_offset > end:
+            write_log_mark(self.root, LogMark(end, self.file_bytes, kept, self.last_time_ms), self._disk)
+        found = cut_behind(self.root, self.file_bytes, found, self._disk, self._files)
+        self._starts, self._last = list(found.starts), kept
+        self.max_offset, self.flushed_offset = end, min(end, self.flushed_offset)
+        self._dirty &= set(self._starts)
+        self.save()
+        return found.cut_bytes
+
+    def remove_below(self, offset: int) -> list[int]:
+        """Whole files that end at or below `offset` go, the oldest first, never the last one; which they were."""
+        gone: list[int] = []
+        while len(self._starts) > 1 and self._starts[1] <= min(offset, self.flushed_offset):
+            self._disk.remove(self._folder / file_name(self._starts[0]))
+            gone.append(self._starts.pop(0))
+            self._dirty.discard(gone[-1])
+        if gone:
+            self._disk.sync_folder(self._folder)
+        return gone
+
+    def close(self) -> None:
+        """Flushed and marked, unless a write failed; the files are let go."""
+        try:
+            if not self._is_broken:
+                self.save()
+        finally:
+            self._disk.close()

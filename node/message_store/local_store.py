@@ -1,0 +1,301 @@
+"""LocalMessageStore: a broker's store on a commit log of RocketMQ's own, for classic HA and for old directories.
+
+What the log's store is on the replicated log, this is on `LocalCommitLog`: puts give a put result, queues and index
+follow by dispatch, `LiveReads` reads. A put ends when its message is in its queue and whatever it waits for has
+happened: the flush with SYNC_FLUSH, the slaves with SYNC_MASTER (`slaves`, see `node/ha`). It knows no thread: its
+owner calls `dispatch`, `begin_flush` in a thread, `tick` and `save` now and then.
+
+Invariants: refusals come before a queue offset is given out; offsets of a queue have no gaps; a put is answered once;
+what a failed disk leaves unknown is never answered PUT_OK; the disk's status counts before the slaves', as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+
+from node.message_store.dispatch_batch import Batch
+from node.message_store.dispatch_mark import DerivedSizes, LogPoint
+from node.message_store.errors import MessageStoreError
+from node.message_store.local_derived import open_dispatcher
+from node.message_store.local_flush import SYNC_FLUSH_TIMEOUT_MS, FlushMode, GroupCommitRequest, GroupCommitService
+from node.message_store.local_log import FILE_BYTES, Flush, LocalCommitLog
+from node.message_store.local_mark import write_log_mark
+from node.message_store.local_records import Stop, walk
+from node.message_store.local_recovery import ABORT
+from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes
+from node.message_store.properties import parse_properties
+from node.message_store.put_result import PutResult, PutStatus, refused
+from node.message_store.read_files import OS, Files
+from node.message_store.record_building import QueueOffsets
+from node.message_store.write_files import Disk, OsDisk
+from node.protocol.entry import HEAD_BYTES
+from node.protocol.value_class import value_class
+
+DISPATCH_BYTES: Final = 1 << 20
+RESERVE_BYTES: Final = 256 << 20  # of the disk, below which nothing is taken any more
+Answer = Callable[[PutResult], None]
+StatusOf = Callable[[PutStatus], None]
+
+
+class Slaves(Protocol):
+    """Whom a put may have to wait for: HAService.handle_ha."""
+
+    def handle_ha(self, next_offset: int, now_ms: int, done: StatusOf) -> None:
+        """Calls `done` once: at once where there is nothing to wait for."""
+
+
+@value_class(slots=True, frozen=True)
+class LocalSettings:
+    """mappedFileSizeCommitLog, flushDiskType, syncFlushTimeout. `reserve_bytes`: of the disk, left free."""
+
+    file_bytes: int = FILE_BYTES
+    flush: FlushMode = FlushMode.ASYNC_FLUSH
+    sync_flush_timeout_ms: int = SYNC_FLUSH_TIMEOUT_MS
+    reserve_bytes: int = RESERVE_BYTES
+    sizes: DerivedSizes | None = None
+
+
+@dataclass(slots=True)
+class _OpenPut:
+    """One that is in the log and not answered. A status None: not known yet."""
+
+    result: PutResult
+    end: int
+    answer: Answer
+    disk: PutStatus | None = None
+    slaves: PutStatus | None = None
+
+
+class LocalMessageStore:
+    """See the module's docstring. Raises MessageStoreError where the directory cannot be written on."""
+
+    def __init__(
+        self, root: Path, settings: LocalSettings, now_ms: Callable[[], int], *,
+        free_bytes: Callable[[], int] | None = None, disk: Disk | None = None, files: Files = OS,
+    ) -> None:  # fmt: skip
+        self.root, self.settings, self._now_ms = root, settings, now_ms
+        self._free_bytes = free_bytes
+        self._disk = disk if disk is not None else OsDisk()
+        self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES)
+        self.log = LocalCommitLog(root, settings.file_bytes, disk=self._disk, files=files)
+        self.dispatcher = open_dispatcher(
+            root, self.log.min_offset, self.log.max_offset, settings.sizes, self._disk, files
+        )
+        self._disk.replace(root / ABORT, str(os.getpid()).encode())
+        self.commits = GroupCommitService()
+        self.slaves: Slaves | None = None
+        self.takes_puts = False  # a slave's does not
+        self._offsets: QueueOffsets | None = None
+        self._open: deque[_OpenPut] = deque()
+
+    # --- what LiveReads asks --------------------------------------------------------------------------------------
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]:
+        return self.dispatcher.next_offsets
+
+    @property
+    def end_position(self) -> int:
+        """Behind what is dispatched."""
+        return self.dispatcher.point.position
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where messages may be read."""
+        return self.log.flushed_offset if self.settings.flush is FlushMode.SYNC_FLUSH else self.log.max_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Up to where the log is as safe as its flush mode promises: what a slave may report."""
+        return self.confirm_offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        return self.log.max_offset - self.end_position
+
+    # --- puts -----------------------------------------------------------------------------------------------------
+    def become_master(self) -> None:
+        """From now on puts are taken. All of the log is in the queues first: they say which offsets come next."""
+        if self.log.flushed_offset < self.log.max_offset:
+            self.log.save()
+        while self.dispatch():
+            pass
+        if self.end_position < self.log.max_offset:
+            raise MessageStoreError(f"dispatch ends at {self.end_position}, the log at {self.log.max_offset}")
+        self._offsets = QueueOffsets(lambda topic, queue_id: self.next_offsets.get((topic, queue_id), 0), self._last_ms)
+        self.takes_puts = True
+
+    @property
+    def _last_ms(self) -> int:
+        return max(self.log.last_time_ms, self.dispatcher.last_time_ms)
+
+    def become_slave(self) -> None:
+        """From now on only its master's bytes come in."""
+        self.takes_puts, self._offsets = False, None
+
+    def put(self, message: NewMessage, answer: Answer) -> None:
+        """One message. `answer` may be called before this returns."""
+        try:
+            self._put([self.limits.judged(message)], answer)
+        except Refused as error:
+            answer(refused(error.status, error.reason))
+
+    def put_batch(self, batch: NewMessage, answer: Answer) -> None:
+        """All of its messages lie in one file, one behind the other."""
+        try:
+            self._put(self.limits.judged_batch(batch), answer)
+        except Refused as error:
+            answer(refused(error.status, error.reason))
+
+    def _put(self, messages: Sequence[NewMessage], answer: Answer) -> None:
+        """Raises Refused: nothing of it is in the log."""
+        self._check_can_put()
+        size = sum(map(record_bytes, messages))
+        if size + 8 > self.settings.file_bytes:
+            text = f"{size} bytes do not fit a file of the commit log, which has {self.settings.file_bytes}"
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
+        try:
+            self.log.make_room(size)
+        except OSError as error:
+            status = PutStatus.UNKNOWN_ERROR if self.log.broken_by else PutStatus.CREATE_MAPPED_FILE_FAILED
+            raise Refused(status, f"no file of the commit log could be begun: {error}") from error
+        self.append(messages, answer)
+
+    def append(self, messages: Sequence[NewMessage], answer: Answer) -> None:
+        """Judged messages, for which there is room."""
+        assert self._offsets is not None
+        now_ms, first = self._now_ms(), messages[0]
+        built = self._offsets.build(messages, now_ms)
+        try:
+            places = self.log.append(built.records)
+        except OSError as error:
+            raise Refused(PutStatus.UNKNOWN_ERROR, f"the commit log could not be written: {error}") from error
+        result = PutResult(
+            PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, places, built.store_timestamp_ms,
+            first.store_host,
+        )  # fmt: skip
+        put = _OpenPut(result, self.log.max_offset, answer)
+        self._open.append(put)
+        self._wait_for(put, waits=_waits(messages[-1]), now_ms=now_ms)
+
+    def _wait_for(self, put: _OpenPut, *, waits: bool, now_ms: int) -> None:
+        """For the disk and the slaves, where its sender and this broker's mode ask for it."""
+
+        def disk_said(status: PutStatus) -> None:
+            put.disk = status
+
+        def slaves_said(status: PutStatus) -> None:
+            put.slaves = status
+
+        if self.settings.flush is FlushMode.SYNC_FLUSH and waits:
+            deadline_ms = now_ms + self.settings.sync_flush_timeout_ms
+            self.commits.put_request(GroupCommitRequest(put.end, deadline_ms, disk_said))
+        else:
+            put.disk = PutStatus.PUT_OK
+        if self.slaves is not None and waits:
+            self.slaves.handle_ha(put.end, now_ms, slaves_said)
+        else:
+            put.slaves = PutStatus.PUT_OK
+
+    def _check_can_put(self) -> None:
+        if not self.takes_puts:
+            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, "this broker is a slave: send to its master")
+        if self.log.broken_by:
+            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the commit log cannot be written: {self.log.broken_by}")
+        if self._free_bytes is not None and self._free_bytes() < self.settings.reserve_bytes:
+            text = f"the disk is full: less than {self.settings.reserve_bytes} bytes are free"
+            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, text)
+
+    # --- what its owner calls -------------------------------------------------------------------------------------
+    def dispatch(self, bytes_max: int = DISPATCH_BYTES) -> dict[tuple[str, int], int]:
+        """Some of what is confirmed goes into queues and index; the queues that got messages, and their new ends."""
+        touched: dict[tuple[str, int], int] = {}
+        left = bytes_max
+        while left > 0 and self.end_position < self.confirm_offset:
+            place = self.end_position
+            data = self.log.read(place, min(DISPATCH_BYTES, self.confirm_offset - place))
+            found = walk(data, place, self.settings.file_bytes)
+            if not found.at and found.stop is Stop.PARTIAL:
+                data = self.log.read(place, min(found.needs, self.confirm_offset - place))
+                found = walk(data, place, self.settings.file_bytes)
+            if not found.at:
+                raise MessageStoreError(f"dispatch stops at {place}: {found.why or 'no whole record is there'}")
+            starts = np.array(found.starts, "i8")
+            batch = Batch(data, starts, np.array(found.sizes, "i8"), starts + place)
+            touched |= self.dispatcher.dispatch(batch, LogPoint(place + found.at))
+            left -= found.at
+        self.settle()
+        return touched
+
+    def settle(self) -> None:
+        """Answers the puts that wait for nothing any more."""
+        end = self.end_position
+        done = [
+            one for one in self._open if one.disk is not None and one.slaves is not None and self._is_read(one, end)
+        ]
+        if done:
+            self._open = deque(one for one in self._open if one not in done)
+            for one in done:
+                assert one.disk is not None and one.slaves is not None
+                status = one.slaves if one.slaves is not PutStatus.PUT_OK else one.disk
+                one.answer(replace(one.result, status=status))
+
+    def _is_read(self, put: _OpenPut, end: int) -> bool:
+        """A message that is not on disk in time is answered before it can be read."""
+        return put.end <= end or put.disk is PutStatus.FLUSH_DISK_TIMEOUT
+
+    def begin_flush(self) -> Flush:
+        """For a thread of the owner's; then `flushed` or `flush_failed`."""
+        return self.log.begin_flush()
+
+    def flushed(self, found: Flush) -> None:
+        self.log.flushed(found.upto)
+        self.commits.flushed(self.log.flushed_offset)
+
+    def flush_failed(self, error: OSError) -> None:
+        self.log.flush_failed(str(error))
+        self.commits.failed()
+        self.settle()
+
+    def tick(self, now_ms: int) -> None:
+        """Waits that took too long end."""
+        self.commits.expire(now_ms)
+        self.settle()
+
+    def save(self) -> None:
+        """The log, then queues, index, checkpoint and marks are on disk. OSError."""
+        self.log.save()
+        self.commits.flushed(self.log.flushed_offset)
+        self.dispatcher.save()
+
+    def append_data(self, offset: int, data: bytes) -> int:
+        """A master's bytes. Raises BadBytes: nothing was written."""
+        return self.log.append_data(offset, data)
+
+    def mark_flushed(self, found: Flush) -> None:
+        """After that flush: a recovery begins there."""
+        write_log_mark(self.root, self.log.mark_of(found), self._disk)
+
+    def close(self) -> None:
+        """All is saved, and a start finds a clean stop; not after a write that failed."""
+        if not self.log.broken_by:
+            self.log.save()
+            while self.dispatch():
+                pass
+            self.dispatcher.save(is_clean=True)
+            if self.end_position == self.log.max_offset:
+                self._disk.remove(self.root / ABORT)
+        self._disk.close()
+
+
+def _waits(message: NewMessage) -> bool:
+    """isWaitStoreMsgOK: unless its sender says WAIT=false."""
+    if b"WAIT\x01" not in message.properties_data:
+        return True
+    return dict(parse_properties(message.properties_data)).get("WAIT", "true").lower() == "true"

@@ -20,6 +20,7 @@ from typing import Any, Final
 from node.background import Background, reason_of
 from node.broker.authority import Authority
 from node.broker.dispatched_log import DispatchedLog, Touched
+from node.broker.metadata import CONTENT_BYTES, Metadata
 from node.broker.own_engine import OwnEngine
 from node.broker.put_lane import PutLane
 from node.broker.role_changes import RoleChangeHandler
@@ -30,6 +31,7 @@ from node.config import Settings
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads
+from node.message_store.metadata_state import Applied
 from node.message_store.new_message import PutLimits
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
@@ -48,6 +50,7 @@ class Broker:
         self.log = DispatchedLog(settings.node.data, self.engine, self._said, sizes)
         self.limits = PutLimits(file_bytes=settings.store.mapped_file_size_for_entry_data_bytes)
         self.lane = PutLane(self.log, self.engine.open_lane, self.limits, lambda: time.time_ns() // 1_000_000)
+        self.metadata = Metadata(self.lane, self.log, min(CONTENT_BYTES, self.limits.file_bytes // 4))
         self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
         self.authority = Authority(
             self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
@@ -70,6 +73,7 @@ class Broker:
             lambda name, error: self._said("task_failed", "error", f"{name}: {reason_of(error)}")
         )
         self.log.on_dispatched.append(self._dispatched)
+        self.log.on_applied.append(self._applied)
 
     @property
     def is_master(self) -> bool:
@@ -88,6 +92,10 @@ class Broker:
 
     def _dispatched(self, _touched: Touched) -> None:
         self.lane.dispatched()
+
+    def _applied(self, applied: Applied) -> None:
+        for topic in applied.entry.dropped:
+            self.reads.forget(topic)
 
     async def run(self) -> None:
         """Until it is cancelled. Raises OSError where derived files cannot be written, MessageStoreError where they

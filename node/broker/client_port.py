@@ -14,6 +14,7 @@ from typing import Final
 from node.background import Background
 from node.broker.broker import Broker
 from node.broker.dispatched_log import Touched
+from node.broker.metadata_tables import TablesInLog
 from node.broker.registration import OwnRegistration, Registrar
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity, host_of
@@ -47,7 +48,9 @@ class ClientPort:
         self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max)
         self.requests = BrokerRequests(self.context)
         self._files = ConfigFiles(settings.node.data, self.context)
-        self._files.load()
+        self._tables = TablesInLog(
+            self.context, broker.metadata, lambda: self.requests.learn(broker.log.next_offsets)
+        )  # fmt: skip
         self._background = Background()
         self.registry = Registry()
         names = NameService(self.registry, wall_ms)
@@ -59,7 +62,6 @@ class ClientPort:
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
         broker.on_role.append(self.registrar.soon)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._known = False
         broker.log.on_dispatched.append(self._dispatched)
 
     async def open(self, host: str, port: int, *, vip: bool = False) -> int:
@@ -74,19 +76,21 @@ class ClientPort:
     async def _save_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
-            due = self._files.due()
+            due = self._files.due() if self._broker.metadata.is_known else None
             if due:
                 await asyncio.to_thread(self._files.write, due)
 
     def save(self) -> None:
         """All that is not in its file. Raises OSError."""
-        self._files.write(self._files.due())
+        if self._broker.metadata.is_known:
+            self._files.write(self._files.due())
 
     def close(self) -> None:
         for task in self._background.tasks:
             task.cancel()
         for timer in self._timers.values():
             timer.cancel()
+        self._tables.close()
         self.registrar.close()
         self.server.close()
 
@@ -99,9 +103,6 @@ class ClientPort:
 
     def _look(self) -> None:
         self._timers["look"] = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
-        if not self._known and self._broker.log.next_offsets:
-            self._known = True
-            self.requests.learn(self._broker.log.next_offsets)
         self.requests.look()
         self.registrar.look()
         for owner in self.registry.expire(wall_ms()):

@@ -17,10 +17,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from node.broker.own_entries import own_entries, split_behind_metadata
+from node.broker.state_replay import replayed
 from node.client.errors import LedgerError, Trimmed, Unreachable
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
 from node.message_store.errors import MessageFormatError, MessageStoreError
+from node.message_store.message_store import ledgers_in
+from node.message_store.metadata_state import Applied, MetadataState, OwnEntry
+from node.message_store.read_files import MappedFileQueue
 from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
 from node.message_store.write_files import Disk, OsDisk
 from node.protocol.entry import HEAD_BYTES
@@ -55,6 +60,9 @@ class DispatchedLog:
         self.recent = RecentEntries() if recent is None else recent
         self.dispatcher: Dispatcher | None = None
         self.on_dispatched: list[Callable[[Touched], None]] = []
+        self.state: MetadataState | None = None  # as of `dispatched_index`; None: not known yet
+        self.on_state: list[Callable[[], None]] = []  # it is known now
+        self.on_applied: list[Callable[[Applied], None]] = []  # each entry that is no message, in the log's order
         self.dispatched_index = -1
         self.committed_index = -1
         self.end_position = 0
@@ -155,13 +163,15 @@ class DispatchedLog:
         index = self.dispatched_index + 1
         answer = await self._source.entries_from(index)
         if answer.count:
-            for piece in pieces_of(answer.records, answer.first_index):
-                self._take(piece)
+            for whole in pieces_of(answer.records, answer.first_index):
+                for piece in split_behind_metadata(whole) if any(whole.channels) else (whole,):
+                    self._take(piece)
         elif answer.committed_index < self.committed_index:
             await asyncio.sleep(AGAIN_S_MIN)
 
     def _take(self, piece: Piece) -> None:
-        assert self.dispatcher is not None
+        assert self.dispatcher is not None and self.state is not None
+        own = own_entries(piece)
         touched = self.dispatcher.dispatch(piece.messages(), piece.end)
         self.recent.add(piece)
         self.dispatched_index, self.end_position = piece.last_index, piece.end.position
@@ -170,6 +180,9 @@ class DispatchedLog:
         while self._due and self._due[0][0] <= self.dispatched_index:
             self._due.popleft()
         self.committed(piece.last_index)
+        for one in own:
+            self._take_own(one)
+        self.state.passed(piece.last_index)
         for listener in self.on_dispatched:
             listener(touched)
         if self._reached:
@@ -177,6 +190,18 @@ class DispatchedLog:
                 if not done.done():
                     done.set_result(None)
             self._reached = deque(one for one in self._reached if not one[1].done())
+
+    def _take_own(self, one: OwnEntry) -> None:
+        """Metadata, or a part of a snapshot. What it means to queues is done again where they are written again."""
+        assert self.dispatcher is not None and self.state is not None
+        applied = self.state.take(one)
+        for topic in one.dropped:
+            self.dispatcher.drop_topic(topic)
+        for queue, offset in applied.places.items():
+            if queue not in self.dispatcher.next_offsets and offset > 0:
+                self.dispatcher.keep_place(queue, offset, log_begin(self.root))
+        for listener in self.on_applied:
+            listener(applied)
 
     def _save_if_due(self) -> None:
         """In a thread, while dispatch goes on: a slow disk must not hold up puts. Raises OSError of the last one."""
@@ -210,9 +235,13 @@ class DispatchedLog:
                 if point is not None:
                     if mark is not None:
                         await self._check(point)
+                    state = await replayed(self.root, self._source, point.index)
                     self.dispatcher = Dispatcher(self.root, self._sizes, begin=point)
                     self.dispatched_index, self.end_position = point.index, point.position
                     self.last_term = point.term
+                    self.state = state
+                    for hear in self.on_state:
+                        hear()
                     return
             except AnotherLog:
                 raise
@@ -263,6 +292,11 @@ class DispatchedLog:
             await asyncio.wait([self._saving])
         if self.dispatcher is not None:
             self.dispatcher.close()
+
+
+def log_begin(root: Path) -> int:
+    """The place of the first byte of the replicated log's files; 0 where there are none."""
+    return next((MappedFileQueue(one / "data").min_offset for one in ledgers_in(root)), 0)
 
 
 def _finished(finish: Callable[[Disk], None]) -> None:

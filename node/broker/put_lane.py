@@ -22,10 +22,12 @@ from node.broker.put_statuses import away, busy, result_of, unknown
 from node.client.append_group import AppendResult
 from node.client.errors import Denied, LaneEnded, LedgerError, NotAppended
 from node.client.lane import Lane
+from node.message_store.broker_kind import inert_record
 from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes
 from node.message_store.put_result import PutResult, refused
 from node.message_store.record import PHYSICAL_OFFSET_AT
 from node.message_store.record_building import QueueOffsets
+from node.protocol.group_kind import Channel
 
 LOCKED_S_MAX: Final = 1.0  # the lane is being replaced, or dispatch is behind, for so long: busy
 ANSWER_WITHIN_S: Final = 2.5  # then the put's outcome is not known; RocketMQ's clients wait 3 s
@@ -69,6 +71,12 @@ class PutLane:
         self._last_index = -1  # the highest that an append of ours is known to have
         self._sweeping: asyncio.TimerHandle | None = None
         self.lanes_opened = 0
+        self.on_open: list[Callable[[], None]] = []  # before any message goes over the new lane
+        self.on_left: list[Callable[[], None]] = []  # this member stopped leading
+
+    @property
+    def is_open(self) -> bool:
+        return self._lane is not None
 
     @property
     def is_master(self) -> bool:
@@ -180,6 +188,38 @@ class PutLane:
         else:  # what is not known stays until it is looked for, or its time is up
             self._lane_over(lane, str(error))
 
+    # --- entries that are no messages -----------------------------------------------------------------------------
+    def append_own(self, channel: Channel, content: bytes, restarted: Sequence[str] = ()) -> bool:
+        """Metadata, or a part of a snapshot, behind every put that was called before it; whether it has left.
+
+        What became of it the log says: once it is dispatched, or by the next lane, it is there or never will be.
+        `restarted`: topics that it deletes.
+        """
+        self._flush()
+        lane, offsets = self._lane, self._offsets
+        if lane is None or offsets is None:
+            return False
+        record = inert_record(channel, content, offsets.time_ms(self._now_ms()))
+        if not lane.has_room(1, len(record)):
+            return False
+        try:
+            under_way = lane.append([record], patch_at=PHYSICAL_OFFSET_AT, channel=channel)
+        except NotAppended as error:
+            self._lane_over(lane, str(error))
+            return False
+        for topic in restarted:
+            offsets.restart(topic)
+        under_way.add_done_callback(partial(self._own_answered, lane))
+        return True
+
+    def _own_answered(self, lane: Lane, done: asyncio.Future[AppendResult]) -> None:
+        error = ConnectionError("cancelled") if done.cancelled() else done.exception()
+        if error is not None:
+            self._lane_over(lane, str(error))
+        else:
+            self._last_index = max(self._last_index, done.result().last_index)
+            self._log.committed(done.result().last_index)
+
     def _take_out(self, sent: SentPuts) -> None:
         sent.is_settled = True
         if self._sent and self._sent[0] is sent:
@@ -230,6 +270,8 @@ class PutLane:
         self._lane, self._replaced_since = lane, None
         self._ended.clear()
         self.lanes_opened += 1
+        for hear in self.on_open:
+            hear()
         self._let_in()
 
     async def keep(self) -> None:
@@ -280,6 +322,8 @@ class PutLane:
         for sent in list(self._sent):
             self._take_out(sent)
             _end_all(sent.puts, unknown("this member stopped leading"))
+        for hear in self.on_left:
+            hear()
 
     # --- time -----------------------------------------------------------------------------------------------------
     def _sweep_later(self) -> None:

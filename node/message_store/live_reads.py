@@ -72,6 +72,12 @@ class LiveReads:
         """Looks again which files there are: now and then, for what expires."""
         self._store = MessageStore(self._root)
 
+    def forget(self, topic: str) -> None:
+        """Its queues are gone; they may come again, and begin at 0."""
+        for known in (self._queues, self._lows):
+            for key in [one for one in known if one[0] == topic]:
+                del known[key]
+
     @property
     def store(self) -> MessageStore:
         if self._store is None:

@@ -43,19 +43,31 @@ class QueueOffsets:
         """`stands_at`: a queue's next offset by what is dispatched; `last_time_ms`: of the log's last record."""
         self._stands_at = stands_at
         self._next: dict[tuple[str, int], int] = {}
+        self._restarted: set[str] = set()
         self.last_time_ms = last_time_ms
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         key = (topic, queue_id)
         found = self._next.get(key)
         if found is None:
-            found = self._next[key] = self._stands_at(topic, queue_id)
+            found = self._next[key] = 0 if topic in self._restarted else self._stands_at(topic, queue_id)
         return found
+
+    def restart(self, topic: str) -> None:
+        """It is deleted by what comes next in the log: its queues begin at 0 again."""
+        self._restarted.add(topic)
+        for queue in [one for one in self._next if one[0] == topic]:
+            del self._next[queue]
+
+    def time_ms(self, now_ms: int) -> int:
+        """Of the record that comes next."""
+        self.last_time_ms = max(now_ms, self.last_time_ms)
+        return self.last_time_ms
 
     def build(self, messages: Sequence[NewMessage], now_ms: int) -> BuiltPut:
         """A put's messages, all of one queue and one kind, as records that follow each other."""
         first = messages[0]
-        self.last_time_ms = time_ms = max(now_ms, self.last_time_ms)
+        time_ms = self.time_ms(now_ms)
         if not first.takes_offset:
             return BuiltPut([encoded(one, 0, time_ms) for one in messages], 0, time_ms)
         offset = self.next_offset(first.topic, first.queue_id)

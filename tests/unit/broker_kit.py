@@ -87,7 +87,8 @@ class Client:
         while len(found) < len(requests):
             head = await self._reader.readexactly(4)
             answer = decode(head + await self._reader.readexactly(struct.unpack(">i", head)[0]))
-            found[answer.opaque] = answer
+            if answer.is_response:  # and no request of the broker's own
+                found[answer.opaque] = answer
         return [found[one] for one in numbers]
 
     async def send(self, *bodies: bytes, **fields: str) -> list[Command]:

@@ -15,6 +15,7 @@ from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.sends import CODES
 from node.broker.requests.table import BrokerRequests
+from node.message_store.broker_tables import CONSUMER_OFFSETS, GROUPS, TOPICS, table_in
 from node.message_store.put_result import PutStatus
 from node.message_store.record import decode_record
 from node.rocketmq.bodies import ConsumerData, Heartbeat, Subscription
@@ -388,32 +389,29 @@ def test_tables_are_written_as_a_slave_reads_them() -> None:
     story(work)
 
 
-# --- across a restart -------------------------------------------------------------------------------------------------
-def test_topics_groups_and_offsets_are_known_again_after_a_restart(tmp_path: Path) -> None:
-    def files_of(broker: Broker) -> ConfigFiles:
-        return ConfigFiles(tmp_path, broker.context)
-
+# --- files for RocketMQ's tools ---------------------------------------------------------------------------------------
+def test_topics_groups_and_offsets_are_in_rocketmqs_files(tmp_path: Path) -> None:
     def work(broker: Broker) -> None:
-        files = files_of(broker)
-        files.load()
-        broker.send(b="Made", d="2")
+        files = ConfigFiles(tmp_path, broker.context)
+        broker.send(b"Made", d="2")
         broker.pull(FakePeer(), 0, consumerGroup="Mine")
         fields = {"consumerGroup": "Mine", "topic": "Made", "queueId": "1", "commitOffset": "7"}
         broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields)
-        assert set(files.due()) == {"topics.json", "subscriptionGroup.json", "consumerOffset.json"}
+        assert set(files.due()) == {
+            "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json",
+        }  # fmt: skip
         files.write(files.due())
         assert files.due() == {}
-        again = Broker()
-        files_of(again).load()
-        assert again.context.topics.topics == broker.context.topics.topics
-        assert again.context.topics.version == broker.context.topics.version
-        assert again.context.groups.groups == broker.context.groups.groups
-        assert again.context.offsets.get("Mine", "Made", 1) == 7
+        folder = tmp_path / "config"
+        topics = table_in(TOPICS, (folder / "topics.json").read_bytes())
+        assert topics["TopicTest"]["writeQueueNums"] == 2
+        assert "Mine" in table_in(GROUPS, (folder / "subscriptionGroup.json").read_bytes())
         broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": "8"})
         files.write(files.due())
-        (tmp_path / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"Made@Mine":{1:')
-        older = Broker()
-        files_of(older).load()
-        assert older.context.offsets.get("Mine", "Made", 1) == 7, "the file before it"
+        offsets = [
+            table_in(CONSUMER_OFFSETS, (folder / name).read_bytes())
+            for name in ("consumerOffset.json", "consumerOffset.json.bak")
+        ]
+        assert [one["Made@Mine"] for one in offsets] == [{"1": 8}, {"1": 7}]
 
     story(work)

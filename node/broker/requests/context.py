@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, Protocol
 
 from node.broker.requests.clients import Clients
 from node.broker.requests.groups import ConsumerOffsets, GroupTable
@@ -44,20 +44,31 @@ class Identity:
         return Host(ip_address(self.ip).packed, self.port)
 
 
+class Changes(Protocol):
+    """What is asked of the log; `asked` counts it."""
+
+    asked: int
+
+    async def settled(self) -> None:
+        """All of it so far is committed. Raises an error where that is not to be known."""
+
+
 @dataclass(slots=True)
 class Context:
-    """`perm`: of the whole broker, 4 to read and 2 to write."""
+    """`perm`: of the whole broker, 4 to read and 2 to write. `changes`: of tables, where they are in a log."""
 
     identity: Identity
     store: Store
     now_ms: Callable[[], int]
     body_bytes_max: int = MESSAGE_BYTES_MAX
     perm: int = 6
+    changes: Changes | None = None
     topics: TopicTable = field(init=False)
     groups: GroupTable = field(init=False)
     offsets: ConsumerOffsets = field(init=False)
     clients: Clients = field(init=False)
     locks: QueueLocks = field(init=False)
+    delay_offsets: Callable[[], Mapping[int, int]] = dict  # by level
 
     def __post_init__(self) -> None:
         self.topics = TopicTable(self.identity.cluster, self.identity.name, self.now_ms)

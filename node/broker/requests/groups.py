@@ -1,5 +1,7 @@
 """Groups of consumers: what is configured of each, and how far each has consumed which queue.
 
+A broker's master writes each change into the log: of a group before it counts, of an offset a moment later.
+
 Invariants: both tables are bounded; offsets go where a client says, also backwards, as RocketMQ's do.
 """
 
@@ -22,19 +24,24 @@ _SYSTEM: Final = (
 
 
 class GroupTable:
-    """A group that is not there is made when it is first asked for, unless `auto_create` is off."""
+    """A group that is not there is made when it is first asked for, unless `auto_create` is off. `write` is given each
+    change before it is made, and raises Refusal where it may not be; where `keeps` says no (a slave), a group that is
+    not there is answered as one would be made, and not kept."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self.groups: dict[str, GroupConfig] = {name: GroupConfig(name) for name in _SYSTEM}
         self.version = DataVersion(0, now_ms())
+        self._made = dict(self.groups)
         self.auto_create = True
+        self.keeps: Callable[[], bool] = lambda: True
+        self.write: Callable[[GroupConfig], None] = lambda _group: None
 
     def find(self, name: str) -> GroupConfig | None:
         """Raises Refusal where it has no room."""
         found = self.groups.get(name)
         if found is None and self.auto_create:
-            found = self.put(GroupConfig(name))
+            found = self.put(GroupConfig(name)) if self.keeps() else GroupConfig(name)
         return found
 
     def put(self, group: GroupConfig) -> GroupConfig:
@@ -42,15 +49,37 @@ class GroupTable:
         if len(group.name) > NAME_CHARS_MAX or (group.name not in self.groups and len(self.groups) >= GROUPS_MAX):
             text = f"no room for another group: {GROUPS_MAX} are kept, with names of {NAME_CHARS_MAX} characters"
             raise Refusal(Answer.SYSTEM_ERROR, text)
-        self.groups[group.name] = group
-        self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
+        if self.groups.get(group.name) != group:
+            self.write(group)
+            self.take(group.name, group)
         return group
+
+    def take(self, name: str, group: GroupConfig | None) -> None:
+        """As the log has it from now on; None: it is deleted."""
+        if self.groups.get(name) == group:
+            return
+        if group is None:
+            del self.groups[name]
+        else:
+            self.groups[name] = group
+        self._changed()
+
+    def take_all(self, groups: dict[str, GroupConfig]) -> None:
+        """These, and those that every broker has."""
+        before, self.groups = self.groups, self._made | groups
+        if self.groups != before:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
 
 
 class ConsumerOffsets:
-    """By topic and group, then by queue: the next message that the group wants."""
+    """By topic and group, then by queue: the next message that the group wants. `on_change` is called with topic and
+    group where a queue has another one."""
 
     def __init__(self) -> None:
+        self.on_change: Callable[[tuple[str, str]], None] = lambda _name: None
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._count = 0
 
@@ -68,7 +97,26 @@ class ConsumerOffsets:
             ):
                 raise Refusal(Answer.SYSTEM_ERROR, f"no room for an offset: {OFFSETS_MAX} are kept", {})
             self._count += 1
-        self._table.setdefault((topic, group), {})[queue_id] = offset
+        if queues.get(queue_id) != offset:
+            self._table.setdefault((topic, group), {})[queue_id] = offset
+            self.on_change((topic, group))
+
+    def queues(self, topic: str, group: str) -> Mapping[int, int]:
+        return self._table.get((topic, group), {})
+
+    def of_topic(self, topic: str) -> list[str]:
+        """The groups that have offsets of it."""
+        return [group for name, group in self._table if name == topic]
+
+    def take(self, topic: str, group: str, queues: Mapping[int, int]) -> None:
+        """As the log has them from now on; none: they are gone."""
+        self._count += len(queues) - len(self._table.pop((topic, group), {}))
+        if queues:
+            self._table[topic, group] = dict(queues)
+
+    def clear(self) -> None:
+        self._table.clear()
+        self._count = 0
 
     def as_said(self) -> dict[str, Mapping[int, int]]:
         """By `topic@group`, as Java has it."""

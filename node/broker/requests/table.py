@@ -6,9 +6,12 @@ enough to be here; sends, pulls and lookups have files of their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from node.broker.requests.context import Context
+from node.background import Background
+from node.broker.requests.context import Changes, Context
 from node.broker.requests.lookups import Lookups
 from node.broker.requests.pulls import TAG, Pulls
 from node.broker.requests.sends import Sends
@@ -29,6 +32,8 @@ from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import CreateTopicRequest, GroupRequest, UnregisterClientRequest
 from node.rocketmq.java_json import dump, load, object_in, text_in
 
+KEPT_WITHIN_S: Final = 2.5  # RocketMQ's clients wait 3 s
+
 
 class BrokerRequests:
     """`look` is to be called every second or so, `arrived` when queues have got messages, `gone` when a connection has
@@ -38,16 +43,20 @@ class BrokerRequests:
         self.context = context
         self.pulls = Pulls(context)
         self._sends, self._lookups = Sends(context), Lookups(context)
+        self._background = Background()
 
     def handlers(self) -> Mapping[int, Handler]:
         """By request code. What another master could answer otherwise rests on this one's being the master."""
-        as_master = self.context.as_master
+
+        def as_master(handler: Handler) -> Handler:
+            return self.context.as_master(self._kept_first(handler))
+
         return {
             Request.SEND_MESSAGE: self._sends.send,
             Request.SEND_MESSAGE_V2: self._sends.send,
             Request.SEND_BATCH_MESSAGE: self._sends.send,
             Request.CONSUMER_SEND_MSG_BACK: self._sends.send_back,
-            Request.PULL_MESSAGE: self.pulls.pull,
+            Request.PULL_MESSAGE: self._kept_first(self.pulls.pull),
             Request.QUERY_MESSAGE: self._lookups.query,
             Request.VIEW_MESSAGE_BY_ID: self._lookups.view,
             Request.QUERY_CONSUMER_OFFSET: as_master(self._lookups.query_offset),
@@ -56,7 +65,7 @@ class BrokerRequests:
             Request.GET_MIN_OFFSET: as_master(self._lookups.min_offset),
             Request.SEARCH_OFFSET_BY_TIMESTAMP: as_master(self._lookups.search_offset),
             Request.GET_EARLIEST_MSG_STORETIME: as_master(self._lookups.earliest_time),
-            Request.HEART_BEAT: self._heartbeat,
+            Request.HEART_BEAT: self._kept_first(self._heartbeat),
             Request.UNREGISTER_CLIENT: self._unregister,
             Request.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
             Request.CHECK_CLIENT_CONFIG: self._check_client,
@@ -68,6 +77,21 @@ class BrokerRequests:
             Request.GET_ALL_DELAY_OFFSET: self._delay_offsets,
             Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
         }
+
+    def _kept_first(self, handler: Handler) -> Handler:
+        """Where it changes a table, its answer waits until the change is committed. Sends need not: their messages lie
+        behind the change."""
+
+        def handle(call: Call) -> Reply | None:
+            changes = self.context.changes
+            before = 0 if changes is None else changes.asked
+            reply = handler(call)
+            if changes is None or reply is None or changes.asked == before:
+                return reply
+            self._background.run("a change of tables", _answer_when_kept(call, reply, changes))
+            return None
+
+        return handle
 
     def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
         self.learn(queues)
@@ -99,7 +123,7 @@ class BrokerRequests:
             if group is not None:
                 notify = group.notify_ids_changed
                 retries = f"{RETRY_PREFIX}{one.group}"
-                if context.topics.get(retries) is None:
+                if context.store.is_master and context.topics.get(retries) is None:
                     check_name(retries)
                     context.topics.create_own(retries, group.retry_queues)
             if not said.without_subscriptions:
@@ -166,8 +190,18 @@ class BrokerRequests:
         return Reply(body=offsets_answer(self.context.offsets.as_said()))
 
     def _delay_offsets(self, call: Call) -> Reply:
-        return Reply(body=delay_offsets_answer({}))
+        return Reply(body=delay_offsets_answer(self.context.delay_offsets()))
 
     def _all_groups(self, call: Call) -> Reply:
         groups = self.context.groups
         return Reply(body=groups_answer(groups.version, groups.groups.values()))
+
+
+async def _answer_when_kept(call: Call, reply: Reply, changes: Changes) -> None:
+    try:
+        async with asyncio.timeout(KEPT_WITHIN_S):
+            await changes.settled()
+    except Exception as error:
+        text = str(error) or "no quorum has it in time"
+        reply = Reply(Answer.SYSTEM_ERROR, None, f"it is not known whether the change is kept: {text}")
+    call.answer(reply)

@@ -1,5 +1,7 @@
 """The topics of a broker: their queues and permissions, made by hand or by the first message that needs one.
 
+A broker's master writes each change into the log before it counts (`write`); what the log says comes in by `take`.
+
 Invariants: a name is checked before anything is made of it; system topics are not made or changed by hand; each change
 has a new data version; how many topics and queues there are is bounded.
 """
@@ -37,7 +39,8 @@ NOT_SENT_TO: Final = frozenset(
 
 
 class TopicTable:
-    """`on_change` is called with the topics that changed, after each change."""
+    """`on_change` is called with the topics that changed, after each change. `write` is given each change before it is
+    made (None: the topic is deleted), and raises Refusal where it may not be."""
 
     def __init__(self, cluster: str, broker_name: str, now_ms: Callable[[], int], levels: int = 18) -> None:
         self._now_ms = now_ms
@@ -52,7 +55,9 @@ class TopicTable:
         self.topics: dict[str, TopicConfig] = {one.name: one for one in made}
         self.version = DataVersion(0, now_ms())
         self.auto_create = True
+        self._made = dict(self.topics)
         self.on_change: list[Callable[[list[TopicConfig]], None]] = []
+        self.write: Callable[[str, TopicConfig | None], None] = lambda _name, _topic: None
 
     def get(self, name: str) -> TopicConfig | None:
         return self.topics.get(name)
@@ -65,11 +70,39 @@ class TopicTable:
         if topic.name not in self.topics and len(self.topics) >= TOPICS_MAX:
             raise Refusal(Answer.SYSTEM_ERROR, f"there are {TOPICS_MAX} topics, the most that this broker keeps")
         if self.topics.get(topic.name) != topic:
-            self.topics[topic.name] = topic
-            self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
-            for hear in self.on_change:
-                hear([topic])
+            self.write(topic.name, topic)
+            self.take(topic.name, topic)
         return topic
+
+    def delete(self, name: str) -> None:
+        """Nothing where it is not there. Raises Refusal."""
+        if self.is_system(name):
+            raise Refusal(Answer.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+        if name in self.topics:
+            self.write(name, None)
+            self.take(name, None)
+
+    # --- from the log -------------------------------------------------------------------------------------------
+    def take(self, name: str, topic: TopicConfig | None) -> None:
+        """As it is from now on; None: it is deleted."""
+        if self.topics.get(name) == topic:
+            return
+        if topic is None:
+            del self.topics[name]
+        else:
+            self.topics[name] = topic
+        self._changed([] if topic is None else [topic])
+
+    def take_all(self, topics: dict[str, TopicConfig]) -> None:
+        """These, and those that every broker has."""
+        before, self.topics = self.topics, self._made | topics
+        if self.topics != before:
+            self._changed(list(topics.values()))
+
+    def _changed(self, topics: list[TopicConfig]) -> None:
+        self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
+        for hear in self.on_change:
+            hear(topics)
 
     def create_by_hand(self, topic: TopicConfig) -> None:
         """Raises Refusal."""
@@ -103,7 +136,7 @@ class TopicTable:
         count = min(queue_id + 1, QUEUES_MAX)
         found = replace(known, read_queues=max(known.read_queues, count), write_queues=max(known.write_queues, count))
         if name in self.topics or len(self.topics) < TOPICS_MAX:
-            self.put(found)
+            self.take(name, found)
 
     def create_own(self, name: str, queues: int) -> TopicConfig:
         """A topic that the broker needs: for retries, dead letters, transactions. Raises Refusal."""

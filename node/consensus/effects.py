@@ -15,7 +15,7 @@ from node.protocol.entry import Slab
 from node.protocol.messages import Message, SnapshotPart
 from node.store.faults.results import Mended
 from node.store.files.identity import Base
-from node.store.log_store import HardState, LogStore, TruncationRecord
+from node.store.log_store import EntryMeta, HardState, LogStore, TruncationRecord
 
 
 class Send(NamedTuple):  # made for every message: a tenth of what a frozen dataclass costs
@@ -117,16 +117,18 @@ class FetchLog:
 class MendLog:
     """Write a peer's entries into a fault, then `replica.disk.mended(log_epoch, mended_or_None, error, now)`.
 
-    Without a slab: heal the fault that begins at `first_index` with what is on this disk.
+    Without a slab: heal the fault that begins at `first_index` with what is on this disk. `vouched`: the last entry to
+    heal, where the leader's word for it takes the place of the sound entry behind the fault.
     """
 
     log_epoch: int
     slab: Slab | None
     first_index: int
+    vouched: EntryMeta | None = None
 
     def carry_out(self, store: LogStore) -> Mended:
         """The work itself, in the writer's thread. Raises EntryError, StoreFull, StoreIOError."""
-        return store.mend_alone(self.first_index) if self.slab is None else store.mend(self.slab)
+        return store.mend_alone(self.first_index) if self.slab is None else store.mend(self.slab, self.vouched)
 
 
 @dataclass(slots=True, frozen=True)

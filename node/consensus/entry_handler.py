@@ -28,6 +28,7 @@ from node.snapshots.transfer import Taken
 from node.store.errors import ColdEntry, StoreCorrupt, StoreFull
 from node.store.faults.ranges import fault_at, in_words
 from node.store.faults.results import Fault
+from node.store.log_store import EntryMeta
 
 BUSY = ResponseCode.PUSH_REQUEST_IS_FULL
 REFUSED = ResponseCode.INCONSISTENT_INDEX
@@ -200,7 +201,8 @@ class EntryHandler:
             return Verdict(ResponseCode.INCONSISTENT_STATE, NO_TERM, lost.first_index)
         lowest, highest = self._damaged.term_bounds(index)
         if lowest <= push.prev_term <= highest:
-            return Verdict(BUSY)
+            better = self._damaged.heard_of(EntryMeta(index, push.prev_term, push.prev_chain))
+            return Verdict(BUSY) if better is None else Verdict(ResponseCode.INCONSISTENT_STATE, NO_TERM, better + 1)
         if index <= member.committed_index:
             text = f"entry {index} of term {push.prev_term} asked for, ours is of a term in {lowest}..{highest}"
             self._refused(text, push, now)

@@ -8,7 +8,8 @@ damaged, each somewhere else, and the group heals before it elects.
 
 Nothing is ever dropped here. An entry that nobody can give is reported; it goes only where a leader, elected by voters
 that never held it, cuts it as any other conflict (R5), where that leader cannot link it and orders a cut right there
-(`EntryHandler` gives the vote up first, E8), or where an operator says so.
+(`EntryHandler` gives the vote up first, E8), or where an operator says so. Of damage that begins below what is verified
+or committed, that part heals first, on the leader's word for its last entry (`DamagedEntries`).
 
 Invariants: one fetch or one mend is under way at a time; of what a peer sends only the next entries of the fault asked
 for are taken.
@@ -29,6 +30,7 @@ from node.protocol.entry import SLAB_BYTES_MAX, Slab
 from node.protocol.messages import FetchRequest, FetchResponse
 from node.store.faults.ranges import in_words
 from node.store.faults.results import Fault, Mended
+from node.store.log_store import EntryMeta
 
 BACKOFF_MIN_NS = 200 * MS
 BACKOFF_MAX_NS = 30 * SECOND
@@ -63,6 +65,7 @@ class Attempt:
     alone: bool = False  # whether this disk's own bytes were tried, or are right now: they are nearest
     leader: tuple[int, str | None] = (-1, None)  # the (term, leader) that the next field speaks of
     leader_rounds: int = 0  # how often in a row that leader's entries were asked for, and did not link
+    vouched: EntryMeta | None = None  # heals up to this entry, on our leader's word; None: all of it, by the chain
 
     @property
     def hopeless(self) -> bool:
@@ -72,6 +75,8 @@ class Attempt:
     @property
     def last_index(self) -> int:
         """The last entry to ask for."""
+        if self.vouched is not None:
+            return self.vouched.index
         return max(self.fault.last_index, self.wanted_through)
 
     def restart(self) -> None:
@@ -241,7 +246,7 @@ class LogRepair:
             self._refused(attempt, sender, "it sent something else", for_good=True)
         elif self._member.truncating_from is None:
             self._mending = True
-            self._member.effects.mend = MendLog(self._member.log_epoch, slab, slab.first_index)
+            self._member.effects.mend = MendLog(self._member.log_epoch, slab, slab.first_index, attempt.vouched)
         self.advance(now)
 
     @staticmethod
@@ -336,6 +341,7 @@ class LogRepair:
             assert attempt.peer_id is not None
             self._refused(attempt, attempt.peer_id, "no answer in time", for_good=False)
         self._ask_a_new_leader(now)
+        self._take_the_leaders_word(now)
         self.advance(now)
 
     def _ask_a_new_leader(self, now: int) -> None:
@@ -347,6 +353,17 @@ class LogRepair:
         if leader[1] is not None:
             for attempt in self._attempts.values():
                 attempt.retry_at, attempt.backoff_ns = now, BACKOFF_MIN_NS
+
+    def _take_the_leaders_word(self, now: int) -> None:
+        """For what was ours and its own before the damage (`DamagedEntries`): anew from the first entry on, at once."""
+        if self._under_way():
+            return
+        for attempt in self._attempts.values():
+            vouched = self._damaged.vouched_in(attempt.fault)
+            if vouched != attempt.vouched:
+                attempt.vouched, attempt.retry_at, attempt.backoff_ns = vouched, now, BACKOFF_MIN_NS
+                attempt.cannot, attempt.failed = {}, set()
+                attempt.restart()
 
     def next_deadline(self) -> int | None:
         if self._asked_seq is not None:

@@ -287,8 +287,8 @@ class FileStore(LogStore):
     def scrub(self, from_index: int, max_bytes: int) -> Scrubbed:
         return self._reads.scrub(from_index, max_bytes)
 
-    def mend(self, slab: Slab) -> Mended:
-        return self._healer.mend(slab)
+    def mend(self, slab: Slab, vouched: EntryMeta | None = None) -> Mended:
+        return self._healer.mend(slab, vouched)
 
     def mend_alone(self, first_index: int) -> Mended:
         return self._healer.mend_alone(first_index)

@@ -320,11 +320,13 @@ class LogStore(ABC):
             raise KeyError(index)
         return found
 
-    def mend(self, slab: Slab) -> Mended:
+    def mend(self, slab: Slab, vouched: EntryMeta | None = None) -> Mended:
         """Writes a peer's entries into a fault (SAFETY S6), archived before, synced and read back after.
 
         The slab starts where the fault starts, or continues what was mended so far; it links the intact chain on the
         left at once. The fault stays one until the chain also links on its right. A writer's work, like `truncate`.
+        `vouched`: an entry of the fault that is known by other proof; up to it the fault heals, and it is the right
+        link. What of the fault lies behind it stays damaged.
         Raises EntryError (the slab fits no fault), StoreFull, StoreIOError.
         """
         raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault: this log has none")

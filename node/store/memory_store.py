@@ -255,15 +255,16 @@ class MemoryStore(LogStore):
         self._refuse_rot(first_index)
         return self._slab(first_index, max_bytes)
 
-    def mend(self, slab: Slab) -> Mended:
+    def mend(self, slab: Slab, vouched: EntryMeta | None = None) -> Mended:
         fault = fault_at(self.faults, slab.first_index)
+        if fault is not None and vouched is not None and vouched.index <= fault.last_index:
+            fault = replace(fault, last_index=vouched.index)
         if fault is None or slab.last_index > fault.last_index:
             raise EntryError(f"slab {slab.first_index}..{slab.last_index} fits no fault")
         if self.full:
             raise StoreFull("no space for the archive of a repair (a test said so)")
         if slab.first_index == fault.first_index:
-            before = self.meta(slab.first_index - 1)
-            chain = before.chain if before is not None else None
+            chain = None if (before := self.meta(slab.first_index - 1)) is None else before.chain
         elif self._mending is not None and self._mending[:2] == (fault.first_index, slab.first_index):
             chain = self._mending[2]
         else:
@@ -278,9 +279,8 @@ class MemoryStore(LogStore):
         if slab.last_index < fault.last_index:
             self._mending = (fault.first_index, slab.last_index + 1, chain)
             return Mended(slab.last_index, (), self.faults)
-        if chain != self._records[fault.last_index - self.begin_index].chain:
-            text = f"the chain after entry {fault.last_index} is not the one that the log goes on from"
-            return Mended(fault.first_index - 1, (), self.faults, text)
+        if chain != (vouched or self._records[fault.last_index - self.begin_index]).chain:
+            return Mended(fault.first_index - 1, (), self.faults, f"another chain after entry {fault.last_index}")
         self._rotten -= set(range(fault.first_index, fault.last_index + 1))
         self.faults = without(self.faults, fault)
         return Mended(slab.last_index, (fault,), self.faults)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from node.protocol.entry import INDEX_UNIT, EntryError, Slab
+from node.store.disk_log import find_record
 from node.store.durability import Durability
 from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.mending import Mending, NoLinkError, RightLinkError, Stage
 from node.store.faults.results import Fault, Mended
 from node.store.log_files import LogFiles
+from node.store.log_store import EntryMeta
 from node.store.recovery.walk import Cursor, Walk
 from node.store.sync_ticket import Mark
 
@@ -31,18 +33,19 @@ class Healer:
         self._end_at_open = files.end
         self._stage: Stage | None = None
 
-    def mend(self, slab: Slab) -> Mended:
+    def mend(self, slab: Slab, vouched: EntryMeta | None = None) -> Mended:
         """See LogStore."""
         files, faults = self._files, self._faults
         files.refuse_after_failure()
         mending = Mending(files.data, files.index, files.archive, files.node_id, files.sealed_from)
         try:
-            stage = self._stage_for(slab)
+            stage = self._stage_for(slab, vouched)
             stage.add(slab, files.data_file_size, files.sealed_from, files.straight_from)
             if slab.last_index < stage.last_index:
                 return Mended(slab.last_index, (), faults.now, wanted_through=stage.last_index)
             try:
-                right_pos = mending.right_pos(stage, [self._end_at_open, self._durability.durable])
+                anchors = [self._end_at_open, self._durability.durable]
+                right_pos = mending.right_pos(stage, anchors) if vouched is None else self._vouched_pos(stage, vouched)
             except RightLinkError:
                 if not self._widen(stage):
                     raise
@@ -89,8 +92,16 @@ class Healer:
         """The log has been cut behind `last`."""
         self._end_at_open = min(self._end_at_open, last, key=lambda mark: mark.index)
 
-    def _stage_for(self, slab: Slab) -> Stage:
+    def _stage_for(self, slab: Slab, vouched: EntryMeta | None) -> Stage:
         """What was staged, where `slab` continues it; else a new one. Raises EntryError, NoLinkError."""
+        stage = self._find_stage(slab)
+        if vouched is not None:
+            if not slab.last_index <= vouched.index <= stage.fault.last_index:
+                raise EntryError(f"entry {vouched.index} is not behind this slab in the fault")
+            stage.last_index = vouched.index
+        return stage
+
+    def _find_stage(self, slab: Slab) -> Stage:
         stage = self._stage
         if stage is not None and slab.first_index == stage.end.index + 1 > stage.fault.first_index:
             now = self._faults.at(stage.fault.first_index)
@@ -116,6 +127,32 @@ class Healer:
         except StoreCorrupt as error:
             self._faults.note(error.faults)
             raise NoLinkError(f"the entry before the fault is damaged too: {error}") from error
+
+    def _vouched_pos(self, stage: Stage, vouched: EntryMeta) -> int:
+        """Where the last entry ends, which is the one that was vouched for. Raises NoLinkError."""
+        end, fault = stage.end, stage.fault
+        if (end.chain, end.term) != (vouched.chain, vouched.term):
+            known = "unknown" if vouched.chain is None else f"{vouched.chain:08x}"
+            raise NoLinkError(
+                f"after entry {end.index} the chain is {end.chain:08x} in term {end.term}, the leader has {known} in"
+                f" term {vouched.term}"
+            )
+        room = self._begin_of(fault.last_index + 1)
+        if end.end_pos > room:
+            raise NoLinkError(
+                f"entry {end.index} would end at {end.end_pos}, entry {fault.last_index + 1} is at {room}"
+            )
+        return end.end_pos
+
+    def _begin_of(self, index: int) -> int:
+        """Where the sound entry behind a fault lies, or the log ends. Raises NoLinkError where it is not sound."""
+        if index > self._files.end.index:
+            return self._files.end.end_pos
+        try:
+            return find_record(self._files.data, self._files.index, index)[0].pos
+        except StoreCorrupt as error:
+            self._faults.note(error.faults)
+            raise NoLinkError(f"the entry behind the fault is damaged too: {error}") from error
 
     def _widen(self, stage: Stage) -> bool:
         """Asks for the first record behind what is staged, too, and for the fault behind that; False: no more.

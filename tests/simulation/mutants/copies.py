@@ -91,6 +91,22 @@ GIVEN_UP = (
 )
 
 
+# Damage above what the older slot says, where the newer one is rotten: sound records behind it, of a lost leadership.
+DOUBTED: dict[str, Any] = {**ROT, "rot": 0.0, "lost_tail": 8.0, "power_loss": 3.0}
+DOUBT = (
+    Edit(
+        "tests.simulation.damage:Damage.lose_tail",
+        "for segment in store.files.data:",
+        "length = doubt(self, store, unit.pos)\n    for segment in [store.files.data.find(unit.pos)]:",
+    ),
+    Edit(
+        "tests.simulation.damage:Damage.lose_tail",
+        "max(0, segment.end - segment.start - offset))",
+        "min(length, segment.end - unit.pos))",
+    ),
+)
+
+
 COPIES = (
     Mutant(
         "copy_kept_across_mend",
@@ -165,20 +181,24 @@ COPIES = (
                 "MUTANT.instead(self._slot is None or self._case.slot_doubtful, self._slot is None)",
             ),
         ),
-        {**ROT, "rot": 0.0, "lost_tail": 8.0, "power_loss": 3.0},
+        DOUBTED,
         {"doubt": doubt},
-        cause=(
+        cause=DOUBT,
+    ),
+    Mutant(
+        "committed_damage_waits",
+        "S6",
+        "damage from committed entries into a tail that no leader shares needs an operator",
+        (
             Edit(
-                "tests.simulation.damage:Damage.lose_tail",
-                "for segment in store.files.data:",
-                "length = doubt(self, store, unit.pos)\n    for segment in [store.files.data.find(unit.pos)]:",
-            ),
-            Edit(
-                "tests.simulation.damage:Damage.lose_tail",
-                "max(0, segment.end - segment.start - offset))",
-                "min(length, segment.end - unit.pos))",
+                "node.consensus.log_repair:LogRepair._take_the_leaders_word",
+                "self._damaged.vouched_in(attempt.fault)",
+                "MUTANT.instead(self._damaged.vouched_in(attempt.fault), None)",
             ),
         ),
+        DOUBTED,
+        {"doubt": doubt},
+        cause=DOUBT,
     ),
     Mutant(
         "given_up_with_its_vote",

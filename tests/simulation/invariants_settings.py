@@ -12,6 +12,7 @@ from tests.simulation.observer import Observer, Violation
 
 if TYPE_CHECKING:
     from node.consensus.effects import Event
+    from node.store.file_store import FileStore
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
@@ -21,7 +22,7 @@ class Settings(Observer):
 
     def __init__(self) -> None:
         self._world: World | None = None
-        self._may_lack: dict[str, bool] = {}  # member -> whether it runs under async, with entries not on its disk
+        self._unsynced: dict[str, FileStore] = {}  # of voters under async: with entries that may not be on the disk
         self._power_lost: set[str] = set()  # with such entries
 
     def started(self, world: World) -> None:
@@ -52,12 +53,19 @@ class Settings(Observer):
                 continue
             kept, voter = replica.member.durable_hard.kept, store.hard_state.voter_state is VoterState.VOTER
             unsynced = kept is not None and kept.promises.unsynced and store.hard_state.kept == kept
-            self._may_lack[member.id] = voter and unsynced and store.end_index > store.durable_index
+            if voter and unsynced:
+                self._unsynced[member.id] = store
+            else:
+                self._unsynced.pop(member.id, None)
 
     def crashed(self, member: Member, how: str) -> None:
+        """What was not on its disk at that very moment: the power may go in the middle of a stop, or behind a sync."""
         if how == "stopped":  # it has synced everything
-            self._may_lack.pop(member.id, None)
-        if how == "power_loss" and self._may_lack.pop(member.id, False):
+            self._unsynced.pop(member.id, None)
+        if how != "power_loss":
+            return
+        store = self._unsynced.pop(member.id, None)
+        if store is not None and store.end_index > store.durable_index:
             self._power_lost.add(member.id)
 
     def booted(self, member: Member) -> None:

@@ -83,11 +83,15 @@ LOW_COMPARE = (
         "    meta = self._member.meta(self._compare_index)",
     ),
 )
+# Every other time: where the follower's log begins above, it is refused, and the next try has to do without. Never up:
+# where its log ends below the leader's base, that is to be seen.
 LOWER_COMPARE = (
     Edit(
         DISPATCHER + "_send_compare",
         "meta = self._member.meta(self._compare_index)",
-        "self._compare_index = max(self._compare_index // 2, self._member.store.base.index)\n"
+        "lower = max(self._compare_index // 2, self._member.store.base.index)\n"
+        "    if self.peer.dispatch_epoch % 2:\n"
+        "        self._compare_index = min(self._compare_index, lower)\n"
         "    meta = self._member.meta(self._compare_index)",
     ),
 )

@@ -18,6 +18,7 @@ from node.broker.metadata_tables import TablesInLog
 from node.broker.registration import OwnRegistration, Registrar
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity, host_of
+from node.broker.requests.quick_sends import QuickSends
 from node.broker.requests.table import BrokerRequests
 from node.config import split_address
 from node.name_service.registry import Registry
@@ -56,7 +57,8 @@ class ClientPort:
         names = NameService(self.registry, wall_ms)
         routes = {code: self.context.as_master(handler) for code, handler in names.handlers().items() if code in ROUTES}
         handlers: Mapping[int, Handler] = {**names.handlers(), **routes, **self.requests.handlers()}
-        self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed)
+        quick = QuickSends(self.context, self.requests.sends, broker.limits, broker.lane.put_record)
+        self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed, take_send=quick.send)
         own = OwnRegistration(self.context, broker.roles)
         self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from node.message_store.new_message import NewMessage
@@ -29,31 +29,58 @@ class Places(Protocol):
     def offsets_of(self, first_index: int, count: int) -> tuple[int, ...]: ...
 
 
-@dataclass(slots=True)
-class OpenPut:
-    """One put. `indexes` are its entries', once they are known."""
+class OpenPut(Protocol):
+    """One put. `indexes` are its entries', once they are known; `due_at`: it is over then at last."""
 
-    built: BuiltPut
-    first: NewMessage
-    answer: Answer
+    records: Sequence[bytes]
+    size_bytes: int
     due_at: float
-    indexes: list[int] = field(default_factory=list)
+    indexes: Sequence[int]
 
-    def result(self, places: Places) -> PutResult:
-        """Of one that is dispatched."""
-        built, first, indexes = self.built, self.first, self.indexes
-        if indexes[-1] - indexes[0] == len(indexes) - 1:
-            offsets = places.offsets_of(indexes[0], len(indexes))
-        else:
-            offsets = tuple(one for index in indexes for one in places.offsets_of(index, 1))
-        return PutResult(
-            PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, offsets, built.store_timestamp_ms,
-            first.store_host,
+    def is_over(self) -> bool:
+        """Whether it was answered, or nobody waits for it any more."""
+
+    def placed(self, offsets: tuple[int, ...]) -> None:
+        """It is dispatched, and its records lie there; none: it was dispatched long ago."""
+
+    def end(self, result: PutResult) -> None:
+        """Another outcome; nothing where it is over."""
+
+
+class MessagePut:
+    """One whose outcome is a future's."""
+
+    __slots__ = ("answer", "built", "due_at", "first", "indexes", "records", "size_bytes")
+
+    def __init__(self, built: BuiltPut, first: NewMessage, answer: Answer, size_bytes: int, due_at: float) -> None:
+        self.records: Sequence[bytes] = built.records
+        self.size_bytes, self.due_at = size_bytes, due_at
+        self.indexes: Sequence[int] = ()
+        self.built, self.first, self.answer = built, first, answer
+
+    def is_over(self) -> bool:
+        return self.answer.done()
+
+    def placed(self, offsets: tuple[int, ...]) -> None:
+        built, first = self.built, self.first
+        self.end(
+            PutResult(
+                PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, offsets,
+                built.store_timestamp_ms, first.store_host,
+            )
         )  # fmt: skip
 
     def end(self, result: PutResult) -> None:
         if not self.answer.done():
             self.answer.set_result(result)
+
+
+def offsets_of(put: OpenPut, places: Places) -> tuple[int, ...]:
+    """Of one that is dispatched."""
+    indexes = put.indexes
+    if indexes[-1] - indexes[0] == len(indexes) - 1:
+        return places.offsets_of(indexes[0], len(indexes))
+    return tuple(one for index in indexes for one in places.offsets_of(index, 1))
 
 
 @dataclass(slots=True)
@@ -74,17 +101,33 @@ class PlacedPuts:
 
     def add(self, put: OpenPut) -> None:
         if put.indexes[-1] <= self._places.dispatched_index:
-            put.end(put.result(self._places))
+            put.placed(offsets_of(put, self._places))
         else:
             self._waiting.append(put)
 
     def dispatched(self) -> None:
-        """More of the log is."""
+        """More of the log is: those that lie one behind the other are looked up together."""
         upto = self._places.dispatched_index
-        while self._waiting and self._waiting[0].indexes[-1] <= upto:
-            put = self._waiting.popleft()
-            if not put.answer.done():
-                put.end(put.result(self._places))
+        waiting = self._waiting
+        while waiting and waiting[0].indexes[-1] <= upto:
+            first, due = waiting[0].indexes[0], waiting[0].indexes[0]
+            run: list[OpenPut] = []
+            while waiting and due <= upto and waiting[0].indexes[0] == due and waiting[0].indexes[-1] <= upto:
+                put = waiting[0]
+                if put.indexes[-1] - due != len(put.indexes) - 1:
+                    break
+                due += len(put.indexes)
+                run.append(waiting.popleft())
+            if run:
+                offsets, at = self._places.offsets_of(first, due - first), 0
+                for put in run:
+                    if not put.is_over():
+                        put.placed(offsets[at : at + len(put.indexes)])
+                    at += len(put.indexes)
+            else:  # its entries are apart
+                put = waiting.popleft()
+                if not put.is_over():
+                    put.placed(offsets_of(put, self._places))
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -92,7 +135,7 @@ class PlacedPuts:
     def late(self, now: float) -> list[OpenPut]:
         """Those that have waited too long, which are dropped here."""
         found = []
-        while self._waiting and (self._waiting[0].due_at <= now or self._waiting[0].answer.done()):
+        while self._waiting and (self._waiting[0].due_at <= now or self._waiting[0].is_over()):
             found.append(self._waiting.popleft())
         return found
 
@@ -106,29 +149,30 @@ class Search:
     """Which puts are in the log after all."""
 
     def __init__(self, unknown: Iterable[SentPuts]) -> None:
-        self._sought: dict[bytes, deque[OpenPut]] = defaultdict(deque)
+        self._sought: dict[bytes, deque[list[int]]] = defaultdict(deque)
         self.puts: list[OpenPut] = []
         for sent in unknown:
             for put in sent.puts:
-                if not put.answer.done():
-                    put.indexes = []
+                if not put.is_over():
+                    found: list[int] = []
+                    put.indexes = found
                     self.puts.append(put)
-                    for record in put.built.records:
-                        self._sought[as_sent(record)].append(put)
+                    for record in put.records:
+                        self._sought[as_sent(record)].append(found)
 
     def see(self, index: int, record: bytes) -> None:
         """An entry of the log, each once and in order."""
         found = self._sought.get(as_sent(record))
         if found:
-            found.popleft().indexes.append(index)
+            found.popleft().append(index)
 
     def stored(self) -> list[OpenPut]:
         """Those that are there whole, in the log's order."""
-        whole = [put for put in self.puts if len(put.indexes) == len(put.built.records)]
+        whole = [put for put in self.puts if len(put.indexes) == len(put.records)]
         return sorted(whole, key=lambda put: put.indexes[-1])
 
     def partly(self) -> list[OpenPut]:
-        return [put for put in self.puts if 0 < len(put.indexes) < len(put.built.records)]
+        return [put for put in self.puts if 0 < len(put.indexes) < len(put.records)]
 
     def absent(self) -> list[OpenPut]:
         return [put for put in self.puts if not put.indexes]

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from node.broker.open_puts import Answer, OpenPut, PlacedPuts, Places, Search, SentPuts
+from node.broker.open_puts import Answer, MessagePut, OpenPut, PlacedPuts, Places, Search, SentPuts
 from node.broker.put_statuses import away, busy, result_of, unknown
 from node.client.append_group import AppendResult
 from node.client.errors import Denied, LaneEnded, LedgerError, NotAppended
@@ -127,11 +127,30 @@ class PutLane:
             answer.set_result(busy("as much waits for its commit as may"))
             return
         built = offsets.build(messages, self._now_ms())
+        self._in_turn(MessagePut(built, messages[0], answer, size_bytes, due_at))
+
+    def put_record(
+        self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
+    ) -> bool:
+        """Starts a put of one record that was judged already; False: nothing was done, and `put` knows why.
+
+        `record_of` makes it of its queue offset, the time at which it is stored, and when it is to be over at last.
+        """
+        lane, offsets = self._lane, self._offsets
+        if lane is None or offsets is None or self._log.behind_s > LOCKED_S_MAX:
+            return False
+        if not self._has_room(lane, 1, size_bytes):
+            return False
+        due_at = self._loop.time() + ANSWER_WITHIN_S
+        self._in_turn(offsets.build_one(topic, queue_id, self._now_ms(), lambda at, ms: record_of(at, ms, due_at)))
+        return True
+
+    def _in_turn(self, put: OpenPut) -> None:
         if not self._turn:
             self._loop.call_soon(self._flush)
-        self._turn.append(OpenPut(built, messages[0], answer, due_at))
-        self._turn_entries += count
-        self._turn_bytes += size_bytes
+        self._turn.append(put)
+        self._turn_entries += len(put.records)
+        self._turn_bytes += put.size_bytes
         self._sweep_later()
 
     def _has_room(self, lane: Lane, count: int, size_bytes: int) -> bool:
@@ -148,8 +167,7 @@ class PutLane:
         self._turn_entries = self._turn_bytes = 0
         begin = entries = size_bytes = 0
         for at, put in enumerate(turn):
-            records = put.built.records
-            put_bytes = sum(map(len, records))
+            records, put_bytes = put.records, put.size_bytes
             if at > begin and (entries + len(records) > FRAME_ENTRIES or size_bytes + put_bytes > FRAME_BYTES):
                 self._send(turn[begin:at])
                 begin, entries, size_bytes = at, 0, 0
@@ -164,7 +182,7 @@ class PutLane:
             _end_all(puts, away(self._why_away))
             return
         try:
-            bodies = [record for put in puts for record in put.built.records]
+            bodies = [record for put in puts for record in put.records]
             under_way = lane.append(bodies, patch_at=PHYSICAL_OFFSET_AT)
         except NotAppended as error:
             _end_all(puts, result_of(error))
@@ -230,8 +248,8 @@ class PutLane:
     def _place(self, sent: SentPuts, result: AppendResult) -> None:
         index = result.first_index
         for put in sent.puts:
-            put.indexes = list(range(index, index + len(put.built.records)))
-            index += len(put.built.records)
+            put.indexes = range(index, index + len(put.records))
+            index += len(put.records)
         self._last_index = max(self._last_index, result.last_index)
         self._log.committed(result.last_index)
         for put in sent.puts:

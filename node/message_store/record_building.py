@@ -13,17 +13,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from node.message_store.java_text import bytes_of
 from node.message_store.new_message import NewMessage
 from node.message_store.record import HEAD, HEAD_BYTES, MAGIC_V2, Host, SysFlag, body_crc_of, magic_for
 from node.protocol.value_class import value_class
 
+P = TypeVar("P")
 _HOST_FLAGS: Final = int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
 _BETWEEN: Final = struct.Struct(">q")  # storing time, between the hosts
 _AFTER: Final = struct.Struct(">iqi")  # times consumed again, prepared offset, the body's length
 _SHORT: Final = struct.Struct(">h")
+_PLAIN: Final = struct.Struct(">iiiiiqqiq8sq8siqi")  # all before the body, with IPv4 hosts
 _FIXED: Final = HEAD_BYTES + _BETWEEN.size + _AFTER.size + _SHORT.size
 
 
@@ -64,6 +66,14 @@ class QueueOffsets:
         self.last_time_ms = max(now_ms, self.last_time_ms)
         return self.last_time_ms
 
+    def build_one(self, topic: str, queue_id: int, now_ms: int, record_of: Callable[[int, int], P]) -> P:
+        """What `record_of` makes of the next queue offset and the storing time; nothing is given out if it raises."""
+        time_ms = max(now_ms, self.last_time_ms)
+        offset = self.next_offset(topic, queue_id)
+        made = record_of(offset, time_ms)
+        self._next[topic, queue_id], self.last_time_ms = offset + 1, time_ms
+        return made
+
     def build(self, messages: Sequence[NewMessage], now_ms: int) -> BuiltPut:
         """A put's messages, all of one queue and one kind, as records that follow each other."""
         first = messages[0]
@@ -76,11 +86,33 @@ class QueueOffsets:
         return BuiltPut(records, offset, time_ms)
 
 
+class PlainRecords:
+    """Records of one topic, queue and storing host, both hosts IPv4: what they share is written once."""
+
+    __slots__ = ("_magic", "_queue_id", "_store", "_topic", "fixed_bytes")
+
+    def __init__(self, topic: str, queue_id: int, store_host: Host) -> None:
+        self._magic, self._topic = _topic(topic)
+        self._store, self._queue_id = host_bytes(store_host), queue_id
+        self.fixed_bytes = _PLAIN.size + len(self._topic) + _SHORT.size
+
+    def encoded(
+        self, queue_offset: int, store_ms: int, born: bytes, body: bytes, properties: bytes, flag: int, sys_flag: int,
+        born_ms: int, reconsume_times: int,
+    ) -> bytes:  # fmt: skip
+        """As `encoded` writes it. `born`: the host's 8 bytes."""
+        head = _PLAIN.pack(
+            self.fixed_bytes + len(body) + len(properties), self._magic, body_crc_of(body), self._queue_id, flag,
+            queue_offset, 0, sys_flag, born_ms, born, store_ms, self._store, reconsume_times, 0, len(body),
+        )  # fmt: skip
+        return b"".join((head, body, self._topic, _SHORT.pack(len(properties)), properties))
+
+
 def encoded(message: NewMessage, queue_offset: int, store_ms: int) -> bytes:
     """The record, but for its place. Whether a host is IPv6 its own bytes say, not the sender's flag."""
     magic, topic = _topic(message.topic)
     body = message.body or b""
-    born, store = _host(message.born_host), _host(message.store_host)
+    born, store = host_bytes(message.born_host), host_bytes(message.store_host)
     sys_flag = message.sys_flag & ~_HOST_FLAGS
     if len(born) > 8:
         sys_flag |= SysFlag.BORN_HOST_V6.value
@@ -109,5 +141,5 @@ def _topic(name: str) -> tuple[int, bytes]:
 
 
 @lru_cache(maxsize=4096)
-def _host(host: Host) -> bytes:
+def host_bytes(host: Host) -> bytes:
     return host.ip + struct.pack(">i", host.port)

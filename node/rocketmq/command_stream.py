@@ -6,19 +6,45 @@ broken command is returned all the same, and `broken` says why none can be found
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar, overload
 
-from node.rocketmq.command import COMMAND_BYTES_MAX, PREFIX_BYTES, Command, CommandError, decode_parts, read_prefix
+from node.rocketmq.command import (
+    COMMAND_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    PREFIX_BYTES,
+    Command,
+    CommandError,
+    check_prefix,
+    decode_parts,
+)
 
 BUFFER_BYTES_FIRST: Final = 1024  # made with the first byte: most of those who only connect send none
 BUFFER_BYTES_KEPT: Final = 64 * 1024
 ROOM_BYTES_MIN: Final = 512
+_PREFIX: Final = struct.Struct(">iI")
+T = TypeVar("T")
+Read = Callable[[bytes, bytes, bool], T]
 
 
-class CommandStream:
-    """Fill (part of) `writable()`, then `filled(n)` returns the commands that are complete."""
+def _as_command(header: bytes, body: bytes, binary: bool) -> Command:
+    return decode_parts(header, body, binary=binary)
 
-    def __init__(self) -> None:
+
+class CommandStream(Generic[T]):
+    """Fill (part of) `writable()`, then `filled(n)` returns the commands that are complete.
+
+    `read` makes what is returned of a command's header, its body, and whether the header is binary; it may raise
+    CommandError.
+    """
+
+    @overload
+    def __init__(self: CommandStream[Command]) -> None: ...
+    @overload
+    def __init__(self, read: Read[T]) -> None: ...
+    def __init__(self, read: Read[Any] = _as_command) -> None:
+        self._read = read
         self._buffer = bytearray()
         self._view = memoryview(self._buffer)
         self._start = 0  # of the first byte not consumed
@@ -66,20 +92,28 @@ class CommandStream:
         self._buffer, self._view = fresh, memoryview(fresh)
         self._start, self._end = 0, held
 
-    def filled(self, count: int) -> list[Command]:
+    def filled(self, count: int) -> list[T]:
         """`count` bytes were put into the last `writable()`: the whole commands up to the first broken one."""
         view, start, end = self._view, self._start, self._end + count
         grows = end == len(view) < BUFFER_BYTES_KEPT
-        commands: list[Command] = []
+        commands: list[T] = []
+        read, prefix = self._read, _PREFIX.unpack_from
         try:
             while end - start >= PREFIX_BYTES and self.broken is None:
-                command_bytes, header_bytes, binary = read_prefix(view, start)
-                stop = start + command_bytes
+                rest_bytes, kind = prefix(view, start)
+                header_bytes = kind & 0xFFFFFF
+                if not header_bytes + 4 <= rest_bytes < COMMAND_BYTES_MAX - 4 or header_bytes > HEADER_BYTES_MAX:
+                    check_prefix(rest_bytes, kind)
+                binary = kind >> 24
+                if binary > 1:
+                    check_prefix(rest_bytes, kind)
+                stop = start + 4 + rest_bytes
                 if end < stop:
                     break
                 body_at = start + PREFIX_BYTES + header_bytes
-                header, body = view[start + PREFIX_BYTES : body_at].tobytes(), view[body_at:stop].tobytes()
-                commands.append(decode_parts(header, body, binary=binary))
+                commands.append(
+                    read(bytes(view[start + PREFIX_BYTES : body_at]), bytes(view[body_at:stop]), binary == 1)
+                )
                 start = stop
         except CommandError as error:
             self.broken = error

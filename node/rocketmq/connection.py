@@ -15,6 +15,7 @@ from typing import Final, cast
 from node.protocol.entry import BytesLike
 from node.rocketmq.command import Command, CommandError, encode
 from node.rocketmq.command_stream import CommandStream
+from node.rocketmq.send_frames import SendFrame, SendReader
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
 OPEN_MAX: Final = 1024  # requests of one connection that are not answered
@@ -33,14 +34,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        on_command: Callable[[ClientConnection, Command], None],
+        on_command: Callable[[ClientConnection, Command | SendFrame], None],
         on_open: Callable[[ClientConnection], None],
         on_part: Callable[[ClientConnection], None],
         on_closed: Callable[[ClientConnection], None],
         load: Load,
+        reader: SendReader,
     ) -> None:
         self._on_command, self._on_open, self._on_part, self._on_closed = on_command, on_open, on_part, on_closed
-        self._stream = CommandStream()
+        self._stream: CommandStream[Command | SendFrame] = CommandStream(reader.read)
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()
         self._load = load
@@ -144,13 +146,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.resume_reading("requests")
 
     def send(self, command: Command) -> None:
+        try:
+            data = encode(command)
+        except CommandError:  # an answer that no client could read
+            data = encode(command._replace(code=1, body=b"", fields=None, remark="the answer is too long"))
+        self.send_encoded(data)
+
+    def send_encoded(self, data: bytes) -> None:
         """What is sent within one turn of the loop leaves together: a system call costs more than a short answer."""
         if self.closed:
             return
-        try:
-            self._out.append(encode(command))
-        except CommandError:  # an answer that no client could read
-            self._out.append(encode(command._replace(code=1, body=b"", fields=None, remark="the answer is too long")))
+        self._out.append(data)
         if not self._reading and len(self._out) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
 

@@ -52,6 +52,9 @@ class Peer(Protocol):
     def send(self, command: Command) -> None:
         """Also a request of our own (39, 40)."""
 
+    def send_encoded(self, data: bytes) -> None:
+        """A command that is bytes already."""
+
     def note_open(self, change: int, body_bytes: int) -> None:
         """One of its requests more, or fewer, is not answered."""
 

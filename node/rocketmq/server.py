@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from node.engine.listener import Listening, listen
 from node.engine.memory_share import MOST, MemoryShare
@@ -18,7 +18,8 @@ from node.engine.places import LOOK_EVERY_S, Place, Places
 from node.rocketmq.codes import Answer
 from node.rocketmq.command import Command, response
 from node.rocketmq.connection import ClientConnection, Load
-from node.rocketmq.dispatch import Dispatcher
+from node.rocketmq.dispatch import Dispatcher, Peer
+from node.rocketmq.send_frames import SendFrame, SendReader
 
 IDLE_S: Final = 120.0
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
@@ -28,8 +29,14 @@ def _nothing(_connection: ClientConnection) -> None:
     """Nobody needs to hear of it."""
 
 
+def _none_taken(_peer: Peer, _frame: SendFrame) -> bool:
+    """All go to the dispatcher."""
+    return False
+
+
 class RemotingServer:
-    """`on_closed` is called with each connection that has ended."""
+    """`on_closed` is called with each connection that has ended. `take_send` is asked first for each send of the usual
+    form: whether it took it, and answers it by itself; all others are the dispatcher's."""
 
     def __init__(
         self,
@@ -37,7 +44,9 @@ class RemotingServer:
         on_closed: Callable[[ClientConnection], None] = _nothing,
         share: MemoryShare = MOST,
         idle_s: float = IDLE_S,
+        take_send: Callable[[Peer, SendFrame], bool] = _none_taken,
     ) -> None:
+        self._take_send, self._reader = take_send, SendReader()
         self._dispatcher, self._closed_hook, self._idle_s = dispatcher, on_closed, idle_s
         self._share = share
         self.load = Load()
@@ -65,7 +74,7 @@ class RemotingServer:
     def _connection(self, place: Place) -> ClientConnection:
         return ClientConnection(
             self._on_command, partial(self._on_open, place), partial(self._on_part, place),
-            partial(self._on_closed, place), self.load,
+            partial(self._on_closed, place), self.load, self._reader,
         )  # fmt: skip
 
     def _on_open(self, place: Place, connection: ClientConnection) -> None:
@@ -82,16 +91,27 @@ class RemotingServer:
         if self.connections.pop(connection, None) is not None:
             self._closed_hook(connection)
 
-    def _on_command(self, connection: ClientConnection, command: Command) -> None:
+    def _on_command(self, connection: ClientConnection, command: Command | SendFrame) -> None:
         if command.is_response:  # to a request of our own: none that we make wants an answer
             return
-        if self.load.open_bytes + len(command.body) > self._share.requests:
+        is_busy = self.load.open_bytes + len(command.body) > self._share.requests
+        if type(command) is not SendFrame:
+            self._on_other(connection, cast(Command, command), is_busy=is_busy)
+        elif not is_busy and self._take_send(connection, command):
+            self._note_sound(connection)
+        else:
+            self._on_other(connection, command.command(), is_busy=is_busy)
+
+    def _on_other(self, connection: ClientConnection, command: Command, *, is_busy: bool) -> None:
+        if is_busy:
             if not command.is_one_way:
                 connection.send(response(command, Answer.SYSTEM_BUSY, None, BUSY))
-            return
-        sound = self._dispatcher.handle(connection, command)
+        elif self._dispatcher.handle(connection, command):
+            self._note_sound(connection)
+
+    def _note_sound(self, connection: ClientConnection) -> None:
         place = self.connections.get(connection)
-        if sound and place is not None and not place.earned:
+        if place is not None and not place.earned:
             self.places.earned(place, member=False)
 
     def _look_later(self) -> None:

@@ -62,6 +62,9 @@ class FakePeer:
     def send(self, command: Command) -> None:
         self.sent.append(decode(encode(command)))
 
+    def send_encoded(self, data: bytes) -> None:
+        self.sent.append(decode(data))
+
     def note_open(self, change: int, body_bytes: int) -> None:
         self.open += change
 

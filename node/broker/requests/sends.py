@@ -132,7 +132,10 @@ class Sends:
     def _properties(self, data: bytes) -> bytes:
         """As they are stored: without WAIT, which is for the broker alone, and with the cluster's name. That is at the
         front, so that they end as their sender had them end (4.9 without a separator, 5.x with one)."""
-        data = without(data, WAIT, CLUSTER)
+        return self.with_cluster(without(data, WAIT, CLUSTER))
+
+    def with_cluster(self, data: bytes) -> bytes:
+        """Before properties that have neither of the two."""
         return self._cluster + data if data else self._cluster.removesuffix(_PAIR_END)
 
     def _retried(self, said: SendRequest | SendRequestV2, message: NewMessage, *, batch: bool) -> NewMessage:
@@ -152,11 +155,11 @@ class Sends:
 
     def _answered(self, call: Call, put: asyncio.Future[PutResult], queue_id: int) -> Reply | None:
         if put.done():
-            return self._reply(put.result(), queue_id)
-        put.add_done_callback(lambda done: call.answer(self._reply(done.result(), queue_id)))
+            return self.reply_to(put.result(), queue_id)
+        put.add_done_callback(lambda done: call.answer(self.reply_to(done.result(), queue_id)))
         return None
 
-    def _reply(self, result: PutResult, queue_id: int) -> Reply:
+    def reply_to(self, result: PutResult, queue_id: int) -> Reply:
         """The queue that was asked for, also where the message waits elsewhere for its time."""
         if result.status.is_stored:
             code, text = CODES[result.status]

@@ -42,7 +42,7 @@ class BrokerRequests:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.pulls = Pulls(context)
-        self._sends, self._lookups = Sends(context), Lookups(context)
+        self.sends, self._lookups = Sends(context), Lookups(context)
         self._background = Background()
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -52,10 +52,10 @@ class BrokerRequests:
             return self.context.as_master(self._kept_first(handler))
 
         return {
-            Request.SEND_MESSAGE: self._sends.send,
-            Request.SEND_MESSAGE_V2: self._sends.send,
-            Request.SEND_BATCH_MESSAGE: self._sends.send,
-            Request.CONSUMER_SEND_MSG_BACK: self._sends.send_back,
+            Request.SEND_MESSAGE: self.sends.send,
+            Request.SEND_MESSAGE_V2: self.sends.send,
+            Request.SEND_BATCH_MESSAGE: self.sends.send,
+            Request.CONSUMER_SEND_MSG_BACK: self.sends.send_back,
             Request.PULL_MESSAGE: self._kept_first(self.pulls.pull),
             Request.QUERY_MESSAGE: self._lookups.query,
             Request.VIEW_MESSAGE_BY_ID: self._lookups.view,

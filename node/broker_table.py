@@ -15,6 +15,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 from node.config_table import AddressOrNothing, Table
+from node.message_store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from node.protocol.peers import split_address
 
 INDEX_FILE_BYTES: Final = 167_772_160
@@ -33,6 +34,12 @@ def _name_servers(text: str) -> str:
     return text
 
 
+def _delay_levels(text: str) -> str:
+    parse_delay_levels(text)
+    return text
+
+
+DelayLevels = Annotated[str, AfterValidator(_delay_levels)]
 NameServers = Annotated[str, AfterValidator(_name_servers)]
 
 
@@ -48,6 +55,15 @@ class BrokerTable(Table):
     name_servers: NameServers = ""
     """Name servers that it registers at, as "host:port;host:port". The brokers of a group can be each other's: name
     all of them here, and in the clients' configuration."""
+
+    delay_levels: DelayLevels = DEFAULT_DELAY_LEVELS
+    """For how long a message of each delay level waits (RocketMQ's messageDelayLevel): level 1 first, in s, m, h or d.
+    Alike on all members, and only ever longer at its end: what waits already lies in the queue of its level. A message
+    must not wait longer than it is kept ([store] file_reserved_hours)."""
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        return parse_delay_levels(self.delay_levels)
 
     @property
     def name_server_addresses(self) -> tuple[str, ...]:

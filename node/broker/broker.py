@@ -25,6 +25,7 @@ from node.broker.own_engine import OwnEngine
 from node.broker.put_lane import PutLane
 from node.broker.role_changes import RoleChangeHandler
 from node.broker.roles import BrokerRole, Step
+from node.broker.schedule import DelayOffsetsInLog, ScheduleService
 from node.client import Lane
 from node.client.errors import LedgerError
 from node.config import Settings
@@ -47,11 +48,14 @@ class Broker:
     def __init__(self, settings: Settings, note: Note, sizes: DerivedSizes | None = None) -> None:
         self.settings, self._note = settings, note
         self.engine = OwnEngine(settings)
-        self.log = DispatchedLog(settings.node.data, self.engine, self._said, sizes)
-        self.limits = PutLimits(file_bytes=settings.store.mapped_file_size_for_entry_data_bytes)
-        self.lane = PutLane(self.log, self.engine.open_lane, self.limits, lambda: time.time_ns() // 1_000_000)
+        levels_ms = settings.broker.delay_levels_ms
+        self.log = DispatchedLog(settings.node.data, self.engine, self._said, sizes, delay_levels_ms=levels_ms)
+        file_bytes = settings.store.mapped_file_size_for_entry_data_bytes
+        self.limits = PutLimits(file_bytes=file_bytes, delay_levels=len(levels_ms))
+        self.lane = PutLane(self.log, self.engine.open_lane, self.limits, wall_ms)
         self.metadata = Metadata(self.lane, self.log, min(CONTENT_BYTES, self.limits.file_bytes // 4))
         self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
+        self.schedule = ScheduleService(self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, self._said)
         self.authority = Authority(
             self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
             asyncio.get_running_loop().time,
@@ -66,6 +70,7 @@ class Broker:
                 Step.OPEN_LANE: self._open_lane, Step.REACH_END: self._reach_end,
                 Step.RECOVER_TOPIC_QUEUE_TABLE: self._recover_table, Step.MASTER_ROLE: self._became_master,
                 Step.SLAVE_ROLE: self._became_slave, Step.REGISTER: self._role_is_new,
+                Step.SCHEDULE_ON: self.schedule.start, Step.SCHEDULE_OFF: self.schedule.stop,
             },
             note,
         )  # fmt: skip
@@ -90,8 +95,9 @@ class Broker:
     def _said(self, kind: str, severity: str, reason: str) -> None:
         self._note(kind, severity, {"reason": reason})
 
-    def _dispatched(self, _touched: Touched) -> None:
+    def _dispatched(self, touched: Touched) -> None:
         self.lane.dispatched()
+        self.schedule.arrived(touched)
 
     def _applied(self, applied: Applied) -> None:
         for topic in applied.entry.dropped:
@@ -108,6 +114,7 @@ class Broker:
             await self.log.run()
         finally:
             await self._background.stop()
+            self.schedule.stop()
             self._became_slave()
             await self.authority.close()
             self.lane.close()
@@ -178,6 +185,10 @@ class Broker:
                 reason = f"dispatch has stood still for {self.log.still_s:.0f} s ({why}): {said}"
                 self._said("leadership_handed_over", "error", reason)
                 await asyncio.sleep(STANDS_STILL_S)
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _memory_bytes() -> int:

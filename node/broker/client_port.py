@@ -7,12 +7,11 @@ ended leaves nothing; topics that the log has messages of are known, whoever was
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Final
 
 from node.background import Background
-from node.broker.broker import Broker
+from node.broker.broker import Broker, wall_ms
 from node.broker.dispatched_log import Touched
 from node.broker.metadata_tables import TablesInLog
 from node.broker.registration import OwnRegistration, Registrar
@@ -34,10 +33,6 @@ SAVE_EVERY_S: Final = 5.0
 ROUTES: Final = frozenset({Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CLUSTER_INFO})  # they name the master
 
 
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ClientPort:
     """See the module's docstring. Raises OSError where the broker's own address has no number."""
 
@@ -46,7 +41,7 @@ class ClientPort:
         host, port = split_address(settings.broker.address)
         ip = str(host_of(host, port))
         identity = Identity(settings.node.group, settings.node.group, ip.rpartition(":")[0].strip("[]"), port)
-        self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max)
+        self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max, broker.limits.delay_levels)
         self.requests = BrokerRequests(self.context)
         self._files = ConfigFiles(settings.node.data, self.context)
         self._tables = TablesInLog(

@@ -53,9 +53,10 @@ class DispatchedLog:
 
     def __init__(
         self, root: Path, source: Source, note: Note, sizes: DerivedSizes | None = None,
-        recent: RecentEntries | None = None,
+        recent: RecentEntries | None = None, delay_levels_ms: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
         self.root, self._source, self._note, self._sizes = root, source, note, sizes
+        self._levels_ms = delay_levels_ms
         self._loop = asyncio.get_running_loop()
         self.recent = RecentEntries() if recent is None else recent
         self.dispatcher: Dispatcher | None = None
@@ -236,7 +237,7 @@ class DispatchedLog:
                     if mark is not None:
                         await self._check(point)
                     state = await replayed(self.root, self._source, point.index)
-                    self.dispatcher = Dispatcher(self.root, self._sizes, begin=point)
+                    self.dispatcher = Dispatcher(self.root, self._sizes, begin=point, delay_levels_ms=self._levels_ms)
                     self.dispatched_index, self.end_position = point.index, point.position
                     self.last_term = point.term
                     self.state = state

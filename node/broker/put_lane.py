@@ -91,6 +91,13 @@ class PutLane:
         except Refused as refusal:
             return self._over(refused(refusal.status, refusal.reason))
 
+    def put_own(self, message: NewMessage) -> Answer:
+        """The same, for what the broker itself puts: it goes where it says, also with a delay level."""
+        try:
+            return self._enter([self._limits.judged(message, moves=False)])
+        except Refused as refusal:
+            return self._over(refused(refusal.status, refusal.reason))
+
     def put_batch(self, batch: NewMessage) -> Answer:
         """The same, for a batch: all of it or nothing."""
         try:

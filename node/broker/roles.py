@@ -36,6 +36,8 @@ class Step(Enum):
     OPEN_LANE = "open a lane"
     REACH_END = "committed and dispatched up to the lane's end"
     RECOVER_TOPIC_QUEUE_TABLE = "recoverTopicQueueTable"
+    SCHEDULE_ON = "schedule service on"
+    SCHEDULE_OFF = "schedule service off"
     MASTER_ID = "brokerId 0"
     SLAVE_ID = "brokerId of the member"
     MASTER_ROLE = "role SYNC_MASTER"
@@ -56,10 +58,11 @@ class Change(Enum):
 STEPS: Final[Mapping[Change, tuple[Step, ...]]] = {
     Change.NOTHING: (),
     Change.TO_SLAVE: (
-        Step.SLAVE_ID, Step.SLAVE_ROLE, Step.REGISTER,
+        Step.SLAVE_ID, Step.SLAVE_ROLE, Step.SCHEDULE_OFF, Step.REGISTER,
     ),
     Change.TO_MASTER: (
-        Step.OPEN_LANE, Step.REACH_END, Step.RECOVER_TOPIC_QUEUE_TABLE, Step.MASTER_ID, Step.MASTER_ROLE, Step.REGISTER,
+        Step.OPEN_LANE, Step.REACH_END, Step.RECOVER_TOPIC_QUEUE_TABLE, Step.SCHEDULE_ON,
+        Step.MASTER_ID, Step.MASTER_ROLE, Step.REGISTER,
     ),
 }  # fmt: skip
 TRANSITIONS: Final[Mapping[tuple[RaftState, BrokerRole | None], Change]] = {

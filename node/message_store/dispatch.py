@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.dispatch_batch import Batch, columns_of
 from node.message_store.dispatch_index import IndexMark, IndexWriter
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, Mark, read_mark, write_mark
 from node.message_store.dispatch_queues import QueueName, QueueWriter
 from node.message_store.errors import MessageStoreError
 from node.message_store.message_store import CONSUME_QUEUE, INDEX
-from node.message_store.queue_units import parse_delay_levels
 from node.message_store.read_files import OS, Files
 from node.message_store.store_files import StoreCheckpoint, encode_checkpoint
 from node.message_store.write_files import Disk, OsDisk

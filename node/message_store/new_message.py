@@ -95,15 +95,16 @@ class PutLimits:
             return BODY_BYTES_MAX
         return min(BODY_BYTES_MAX, self.file_bytes - HEAD_BYTES - BLANK_BYTES)
 
-    def judged(self, message: NewMessage) -> NewMessage:
-        """The message as it is to be stored. Raises Refused."""
+    def judged(self, message: NewMessage, *, moves: bool = True) -> NewMessage:
+        """The message as it is to be stored. Raises Refused. `moves` False: a delay level is of its past, as in what
+        the schedule service delivers."""
         self._check_topic(message.topic)
         if message.body is None:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "the message has no body")
         _check_numbers(message)
         data = message.properties_data
         if _MARKS.search(data) is not None:
-            message = self._by_properties(message)
+            message = self._by_properties(message, moves=moves)
             data = message.properties_data
         if len(data) > PROPERTIES_BYTES_MAX:
             text = f"{len(data)} bytes of properties, {PROPERTIES_BYTES_MAX} at most"
@@ -153,11 +154,11 @@ class PutLimits:
         if topic.startswith(OWN_TOPIC_PREFIX):
             raise Refused(PutStatus.MESSAGE_ILLEGAL, f"topics named {OWN_TOPIC_PREFIX}... are the group's own")
 
-    def _by_properties(self, message: NewMessage) -> NewMessage:
+    def _by_properties(self, message: NewMessage, *, moves: bool) -> NewMessage:
         """Without a CRC of its sender's; into the schedule topic where it asks for a delay level. Raises Refused."""
         data = without(message.properties_data, CRC_NAME)
         message = replace(message, properties_data=data)
-        if message.topic == SCHEDULE_TOPIC or message.sys_flag & TRANSACTION_BITS not in _DELAYED:
+        if not moves or message.topic == SCHEDULE_TOPIC or message.sys_flag & TRANSACTION_BITS not in _DELAYED:
             return message
         level = _delay_level(data)
         if level <= 0:

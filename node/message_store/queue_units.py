@@ -21,8 +21,6 @@ UNIT_DTYPE: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags_code", 
 UNIT_BYTES: Final = UNIT_DTYPE.itemsize  # 20
 PREFILL_SIZE: Final = 0x7FFFFFFF
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_" + "X" * 4  # so it is called, to the letter
-DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _QUEUED: Final = (int(TransactionType.NONE), int(TransactionType.COMMIT))
 _ROLLED_BACK: Final = int(TransactionType.ROLLBACK)
@@ -59,15 +57,6 @@ def is_queued(record: MessageRecord) -> bool:
 def is_indexed(record: MessageRecord) -> bool:
     """Whether an index has its keys: also of half messages, not of those that were rolled back."""
     return record.sys_flag & TRANSACTION_BITS != _ROLLED_BACK
-
-
-def parse_delay_levels(text: str = DEFAULT_DELAY_LEVELS) -> tuple[int, ...]:
-    """`messageDelayLevel` in milliseconds, level 1 first. Raises ValueError."""
-    return tuple(int(one[:-1]) * _UNIT_MS[one[-1:]] if one[-1:] in _UNIT_MS else _refuse(one) for one in text.split())
-
-
-def _refuse(one: str) -> int:
-    raise ValueError(f"{one!r} is no delay: a number and s, m, h or d")
 
 
 def unit_tags_code(

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.table import BrokerRequests
-from node.message_store.new_message import NewMessage, PutLimits, without
+from node.broker.schedule import delivered
+from node.message_store.new_message import NewMessage, PutLimits
 from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.record import Host, decode_record
 from node.rocketmq.bodies import GroupConfig
@@ -102,12 +103,8 @@ class Replay:
         for topic, queue_id in queues:
             if topic == SCHEDULE_TOPIC and queue_id < len(LEVELS_MS):
                 one = decode_record(self.store.queues[topic, queue_id][-1])
-                known = one.properties
-                again = NewMessage(
-                    known["REAL_TOPIC"], int(known["REAL_QID"]), one.body, one.born_host, one.store_host,
-                    without(one.properties_data, "DELAY", "REAL_TOPIC", "REAL_QID"), one.flag, one.sys_flag,
-                    one.born_timestamp_ms, one.reconsume_times,
-                )  # fmt: skip
+                again = delivered(one)
+                assert again is not None
                 self.due.append((self.now_ms + LEVELS_MS[queue_id], again))
 
     def advance(self, to_ms: float) -> None:
@@ -116,7 +113,7 @@ class Replay:
             self.now_ms = min(self.now_ms + 1000, int(to_ms))
             for one in [one for one in self.due if one[0] <= self.now_ms]:
                 self.due.remove(one)
-                self.store.put(one[1])
+                self.store.put_own(one[1])
             self.requests.look()
 
     def pose(self, one: Exchange) -> None:

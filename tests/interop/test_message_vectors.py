@@ -10,8 +10,9 @@ import pytest
 
 from node.message_store.batch import decode_batch, encode_batch
 from node.message_store.bodies import opened_body
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.index_file import IndexFile, IndexHead, slots_shown_by
-from node.message_store.queue_units import parse_delay_levels, unit_tags_code
+from node.message_store.queue_units import unit_tags_code
 from node.message_store.record import decode_record, encode_record, parse_message_id
 from node.message_store.store_files import abort_pid, decode_checkpoint, encode_checkpoint, parse_config
 from node.protocol.entry import HEAD_BYTES, unpack_record

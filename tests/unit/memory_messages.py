@@ -49,6 +49,9 @@ class MemoryMessages:
     def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
         return self._put(lambda: [self.limits.judged(message)])
 
+    def put_own(self, message: NewMessage) -> asyncio.Future[PutResult]:
+        return self._put(lambda: [self.limits.judged(message, moves=False)])
+
     def put_batch(self, batch: NewMessage) -> asyncio.Future[PutResult]:
         return self._put(lambda: self.limits.judged_batch(batch))
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.message_store.commit_log import CommitLog, Placed
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_batch import (
     Batch,
@@ -24,7 +25,7 @@ from node.message_store.dispatch_mark import DerivedSizes, LogPoint, mark_path
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.message_store import MessageStore
 from node.message_store.properties import join_properties
-from node.message_store.queue_units import SCHEDULE_TOPIC, parse_delay_levels
+from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.record import MessageRecord, encode_record, magic_for
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE, filled
 from tests.unit.message_kit import CALM, record, records

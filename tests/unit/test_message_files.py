@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.errors import MessageFormatError
 from node.message_store.index_file import (
     ENTRY_BYTES,
@@ -26,7 +27,6 @@ from node.message_store.queue_units import (
     decode_units,
     encode_units,
     is_queued,
-    parse_delay_levels,
     prefill_of,
     said_count,
     unit_tags_code,
@@ -77,7 +77,7 @@ def test_a_message_that_waits_has_its_time_in_place_of_the_hash_of_its_tags() ->
     assert code(b"DELAY\x0199\x02") == stored + 7_200_000
     assert code(b"DELAY\x010\x02TAGS\x01TagA\x02") == code(b"TAGS\x01TagA\x02") == 2598919
     assert code(b"DELAY\x013\x02TAGS\x01TagA\x02", "TopicTest") == 2598919
-    with pytest.raises(ValueError, match="no delay"):
+    with pytest.raises(ValueError, match="delay levels are"):
         parse_delay_levels("1s 5x")
 
 

@@ -15,7 +15,7 @@ from node.broker.requests.groups import ConsumerOffsets, GroupTable
 from node.broker.requests.locks import QueueLocks
 from node.broker.requests.store import Store
 from node.broker.requests.topics import TopicTable
-from node.message_store.new_message import MESSAGE_BYTES_MAX
+from node.message_store.new_message import DELAY_LEVELS, MESSAGE_BYTES_MAX
 from node.message_store.record import Host
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Call, Handler, Refusal, Reply, reply_of
@@ -61,6 +61,7 @@ class Context:
     store: Store
     now_ms: Callable[[], int]
     body_bytes_max: int = MESSAGE_BYTES_MAX
+    delay_levels: int = DELAY_LEVELS
     perm: int = 6
     changes: Changes | None = None
     topics: TopicTable = field(init=False)
@@ -71,7 +72,7 @@ class Context:
     delay_offsets: Callable[[], Mapping[int, int]] = dict  # by level
 
     def __post_init__(self) -> None:
-        self.topics = TopicTable(self.identity.cluster, self.identity.name, self.now_ms)
+        self.topics = TopicTable(self.identity.cluster, self.identity.name, self.now_ms, self.delay_levels)
         self.groups = GroupTable(self.now_ms)
         self.offsets = ConsumerOffsets()
         self.clients = Clients(self.now_ms)

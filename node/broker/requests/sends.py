@@ -21,7 +21,7 @@ from node.broker.requests.topics import DLQ_PREFIX, NOT_SENT_TO, RETRY_PREFIX, c
 from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import bytes_of
 from node.message_store.new_message import NewMessage, without
-from node.message_store.properties import DELAY, REAL_QID, REAL_TOPIC, join_properties
+from node.message_store.properties import DELAY, join_properties
 from node.message_store.put_result import PutResult, PutStatus
 from node.message_store.record import TRANSACTION_BITS, Host, MessageRecord, SysFlag, TransactionType, decode_record
 from node.rocketmq.bodies import PERM_WRITE, TopicConfig
@@ -218,9 +218,8 @@ class Sends:
             RETRY_TOPIC: known.get(RETRY_TOPIC) or record.topic,
             ORIGIN_MESSAGE_ID: known.get(ORIGIN_MESSAGE_ID) or record.message_id,
         }
-        if level:
-            added[DELAY] = str(level)
-        data = without(record.properties_data, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DELAY, REAL_TOPIC, REAL_QID, WAIT)
+        added[DELAY] = str(level)  # 0 with the dead letters, as in RocketMQ
+        data = without(record.properties_data, RETRY_TOPIC, ORIGIN_MESSAGE_ID, DELAY, WAIT)
         host = self._context.identity.host
         sys_flag = record.sys_flag & ~int(SysFlag.STORE_HOST_V6) | (SysFlag.STORE_HOST_V6 if len(host.ip) == 16 else 0)
         queue_id = self._random.randrange(max(1, topic.write_queues))

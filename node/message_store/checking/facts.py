@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from node.message_store.commit_log import BlankSpace, Damage, Item
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.java_text import key_hash
 from node.message_store.properties import index_keys
-from node.message_store.queue_units import is_indexed, is_queued, parse_delay_levels, unit_tags_code
+from node.message_store.queue_units import is_indexed, is_queued, unit_tags_code
 
 DUE_UNIT: Final = np.dtype([("queue", "i4"), ("number", "i8"), ("offset", "i8"), ("size", "i4"), ("tags_code", "i8")])
 KEY: Final = np.dtype([("hash", "i4"), ("offset", "i8")])

@@ -1,0 +1,209 @@
+"""The schedule service: messages that wait for their time, delivered once they are due. On the master only.
+
+A message with a delay level lies in the level's queue of the schedule topic, in the order in which it came, so that of
+each queue the first is due first. Once due it is put into its real topic and queue, as 4.9.8's ScheduleMessageService
+does: with all its properties (also DELAY, REAL_TOPIC and REAL_QID), its sender and its time of birth.
+
+How far a level has been delivered is a delay offset, which is in the group's metadata: it follows what is delivered.
+
+Invariants: an offset is committed only behind what was stored of the messages before it, so no delivery is lost; a
+message is delivered twice only where the outcome of its delivery was not known or the master changed before its offset
+was committed; one that cannot be delivered at all is noted, and holds up none behind it for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from node.background import Background
+from node.broker.metadata import Metadata, NotNow
+from node.broker.requests.store import Reads
+from node.broker.requests.topics import HALF_TOPIC
+from node.message_store.broker_tables import DELAY_OFFSETS
+from node.message_store.consume_queue import PullStatus
+from node.message_store.new_message import TIMER_NAMES, NewMessage, without
+from node.message_store.properties import REAL_QID, REAL_TOPIC
+from node.message_store.put_result import PutResult, PutStatus
+from node.message_store.queue_units import SCHEDULE_TOPIC
+from node.message_store.record import MessageRecord, decode_record
+
+AT_ONCE: Final = 32  # messages of a level that are under way together
+LOOK_S_MAX: Final = 1.0  # so often at least the clock is asked, which may have been set
+AGAIN_S: Final = 0.1
+COMMIT_EVERY_S: Final = 0.2
+# What no later try changes.
+NEVER_TAKEN: Final = frozenset(
+    {PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.UNKNOWN_ERROR}
+)  # fmt: skip
+Note = Callable[[str, str, str], None]
+
+
+class Puts(Protocol):
+    """The lane."""
+
+    def put_own(self, message: NewMessage) -> asyncio.Future[PutResult]: ...
+
+
+class Store(Protocol):
+    """A broker's messages."""
+
+    @property
+    def lane(self) -> Puts: ...
+    @property
+    def reads(self) -> Reads: ...
+
+
+class DelayOffsets(Protocol):
+    """By level, from 1 on: the next message that is to be delivered."""
+
+    def get(self, level: int) -> int | None: ...
+
+    def commit(self, offsets: Mapping[int, int]) -> bool:
+        """False: not now."""
+
+
+class DelayOffsetsInLog:
+    """Those of the group's metadata."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def get(self, level: int) -> int | None:
+        found = self._metadata.value(DELAY_OFFSETS, str(level))
+        return found if type(found) is int else None
+
+    def commit(self, offsets: Mapping[int, int]) -> bool:
+        try:
+            self._metadata.change({DELAY_OFFSETS: {str(level): offset for level, offset in offsets.items()}})
+        except NotNow:
+            return False
+        return True
+
+
+class ScheduleService:
+    """See the module's docstring. `levels_ms`: level 1 first."""
+
+    def __init__(
+        self, store: Store, offsets: DelayOffsets, levels_ms: Sequence[int], now_ms: Callable[[], int], note: Note
+    ) -> None:
+        self._store, self._offsets, self._levels_ms = store, offsets, tuple(levels_ms)
+        self._now_ms, self._note = now_ms, note
+        self._background = Background(lambda name, error: note("schedule_failed", "error", f"{name}: {error}"))
+        self._came = {level: asyncio.Event() for level in range(1, len(self._levels_ms) + 1)}
+        self.next_offsets: dict[int, int] = {}  # of this mastership
+        self._committed: dict[int, int] = {}
+        self.delivered = 0
+
+    # --- as a master ----------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """From the offsets that are committed."""
+        self.next_offsets, self._committed = {}, {}
+        for level in self._came:
+            self._background.keep(f"level {level}", partial(self._deliver, level))
+        self._background.keep("delay offsets", self._commit_now_and_then)
+
+    def stop(self) -> None:
+        """At once: what is under way may still be stored, and is delivered again by the next master."""
+        for task in self._background.tasks:
+            task.cancel()
+
+    def waiting(self) -> int:
+        """How many messages wait for their time."""
+        reads = self._store.reads
+        return sum(
+            max(0, reads.max_offset(SCHEDULE_TOPIC, level - 1) - self.next_offsets.get(level, 0))
+            for level in self.next_offsets
+        )
+
+    def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
+        """These queues have got messages."""
+        for topic, queue_id in queues:
+            if topic == SCHEDULE_TOPIC and queue_id + 1 in self._came:
+                self._came[queue_id + 1].set()
+
+    # --- one level ------------------------------------------------------------------------------------------------
+    async def _deliver(self, level: int) -> None:
+        """For ever."""
+        reads, came = self._store.reads, self._came[level]
+        offset = self.next_offsets.setdefault(level, self._committed.setdefault(level, self._offsets.get(level) or 0))
+        while True:
+            came.clear()
+            got = reads.get(SCHEDULE_TOPIC, level - 1, offset, AT_ONCE)
+            wait_s: float | None = None
+            if got.status is PullStatus.FOUND:
+                records = [decode_record(one) for one in got.records]
+                now = self._now_ms()
+                waits_ms = [self._waits_ms(one, level, now) for one in records]
+                due = next((at for at, one_ms in enumerate(waits_ms) if one_ms > 0), len(records))
+                if due:
+                    await self._put_all(records[:due], level)
+                    offset = records[due - 1].queue_offset + 1
+                else:
+                    wait_s = min(waits_ms[0] / 1000, LOOK_S_MAX)
+            elif got.next_offset != offset:  # removed, or in front of the queue's first
+                offset = got.next_offset
+            elif got.status is PullStatus.OFFSET_FOUND_NULL:  # it cannot be read now
+                wait_s = AGAIN_S
+            else:
+                await came.wait()
+            self.next_offsets[level] = offset
+            if wait_s is not None:
+                await asyncio.sleep(wait_s)
+
+    def _waits_ms(self, record: MessageRecord, level: int, now_ms: int) -> int:
+        """Until it is due. As in RocketMQ, one that would wait for longer than its level says (a clock was set) waits
+        no longer."""
+        delay_ms = self._levels_ms[level - 1]
+        waits_ms = record.store_timestamp_ms + delay_ms - now_ms
+        return waits_ms if waits_ms <= delay_ms else 0
+
+    async def _put_all(self, records: Sequence[MessageRecord], level: int) -> None:
+        """Returns once each is stored, or never can be."""
+        while records:
+            puts = [self._put(record) for record in records]
+            failed = []
+            for record, put in zip(records, puts, strict=True):
+                result = None if put is None else await put
+                status = PutStatus.MESSAGE_ILLEGAL if result is None else result.status
+                if status.is_stored:
+                    self.delivered += 1
+                elif status in NEVER_TAKEN:
+                    why = "it has no real topic" if result is None else result.reason
+                    where = f"level {level}, offset {record.queue_offset}"
+                    self._note("delivery_impossible", "error", f"{where}: {status.value}: {why}")
+                else:
+                    failed.append(record)
+            records = failed
+            if records:
+                await asyncio.sleep(AGAIN_S)
+
+    def _put(self, record: MessageRecord) -> asyncio.Future[PutResult] | None:
+        """None: RocketMQ delivers none to that topic either."""
+        message = delivered(record)
+        return None if message is None or message.topic == HALF_TOPIC else self._store.lane.put_own(message)
+
+    # --- offsets --------------------------------------------------------------------------------------------------
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_EVERY_S)
+            changed = {
+                level: offset for level, offset in self.next_offsets.items() if self._committed.get(level) != offset
+            }
+            if changed and self._offsets.commit(changed):
+                self._committed |= changed
+
+
+def delivered(record: MessageRecord) -> NewMessage | None:
+    """As it comes into its real topic and queue; None: it does not say which."""
+    known = record.properties
+    topic, queue = known.get(REAL_TOPIC), known.get(REAL_QID, "")
+    if not topic or not queue.isascii() or not queue.isdigit() or len(queue) > 9:
+        return None
+    return NewMessage(
+        topic, int(queue), record.body, record.born_host, record.store_host,
+        without(record.properties_data, *TIMER_NAMES), record.flag, record.sys_flag, record.born_timestamp_ms,
+        record.reconsume_times,
+    )  # fmt: skip

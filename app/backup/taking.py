@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from app.backup.source import Described, Source, SourceError
-from node.protocol.entry import CHAIN_START, HEAD, HEAD_BYTES, EntryError, Magic, Slab, decode_slab
-from node.protocol.group_kind import PLAIN_NAME
-from node.protocol.group_members import members_in
+from node.protocol.entry import CHAIN_START, HEAD, HEAD_BYTES, EntryError, Magic, Slab
+from node.protocol.group_entries import members_named_in
 from node.store.backup.manifest import (
     CONSOLE,
     ENTRIES,
@@ -319,8 +318,6 @@ class _Reading:
 
     def _note_members(self, slab: Slab) -> None:
         """The newest entry about the group's members."""
-        if self._source.described.kind != PLAIN_NAME or bytes([Magic.CONFIG_CHANGE]) not in slab.index_records[3::32]:
-            return
-        for entry in decode_slab(slab):
-            if entry.magic == Magic.CONFIG_CHANGE and members_in(entry.body) is not None:
-                self.members = entry.index, entry.body.decode()
+        named = members_named_in(self._source.described.kind, slab)
+        if named:
+            self.members = named[-1]

@@ -22,12 +22,12 @@ from node.broker.put_statuses import away, busy, result_of, unknown
 from node.client.append_group import AppendResult
 from node.client.errors import Denied, LaneEnded, LedgerError, NotAppended
 from node.client.lane import Lane
-from node.message_store.broker_kind import inert_record
 from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes
 from node.message_store.put_result import PutResult, refused
 from node.message_store.record import PHYSICAL_OFFSET_AT
 from node.message_store.record_building import QueueOffsets
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 
 LOCKED_S_MAX: Final = 1.0  # the lane is being replaced, or dispatch is behind, for so long: busy
 ANSWER_WITHIN_S: Final = 2.5  # then the put's outcome is not known; RocketMQ's clients wait 3 s

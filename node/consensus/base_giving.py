@@ -7,18 +7,13 @@ that was trimmed lies right before a data file's first entry.
 
 from __future__ import annotations
 
-from typing import Final
-
 from node.consensus.effects import OpenSnapshot, ReadSnapshot
 from node.consensus.member_state import MemberState
+from node.consensus.own_caps import TAKES_BASE
 from node.consensus.progress import Progress
 from node.consensus.status import SnapshotStatus
 from node.protocol.messages import InstallRequest, PushResponse
 from node.snapshots.directory import SnapshotMeta
-
-# The capabilities in HELLO: releases before do not know of these orders.
-TAKES_BASE: Final = "base_install"
-TAKES_SNAPSHOT: Final = "snapshot_install"
 
 
 class BaseGiving:

@@ -15,40 +15,48 @@ from __future__ import annotations
 from node.consensus.api import ReplicaConfig
 from node.consensus.configuration import Configuration
 from node.consensus.own_entries import config_changes_in, is_config_change
-from node.protocol.entry import Slab
-from node.protocol.group_kind import GroupKind
+from node.protocol.entry import Entry, Slab
 from node.protocol.group_members import members_in
 from node.protocol.messages import Hello
 from node.store.errors import StoreCorrupt
 from node.store.log_store import LogStore
 
 Record = tuple[int, str]  # where the entry is, and its body
-MAGIC_AT = 3  # the lowest byte of a unit's magic, in an index record of 32
-CONFIG_CHANGE = b"\x03"
 NEVER = 1 << 62
-
-
-def may_hold_change(kind: GroupKind, slab: Slab) -> bool:
-    """Whether a slab may hold an entry about the group; asked for each slab, so by one look at all its magics."""
-    return kind.is_plain and CONFIG_CHANGE in slab.index_records[MAGIC_AT::32]
+PAST_KEPT = 16
 
 
 class Configurations:
-    """One per replica. `records`: what the hard state should name of them; `next_index`: the first entry about the
-    members that is not committed; `guests`: members that our configuration, which may be behind, does not know, and
-    what their HELLOs said (M3, M7)."""
+    """One per replica. `next_index`: the first entry about the members that is not committed; `guests`: members that
+    our configuration, which may be behind, does not know, and what their HELLOs said (M3, M7)."""
 
     def __init__(self, config: ReplicaConfig, store: LogStore) -> None:
         self._birth = config.configuration
         self._kind = config.kind
+        self._keeps_past = config.applies or not config.kind.is_plain
+        self._past: tuple[Record, ...] = ()
         self._in_log: list[Configuration] = []
         self.next_index = NEVER
         self.guests: dict[str, Hello] = {}
-        self.records: tuple[Record, ...] = ()
+        self._records: tuple[Record, ...] = ()
         for index, body in store.hard_state.configurations:
             place = self._place_of(store, index, body)
             if place is not None:
                 self._take(place, body)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """What the hard state should name of them."""
+        return (*self._past, *self._records)
+
+    def at(self, index: int) -> Record | None:
+        """Who belonged to the group at that entry, which is committed; None: as at the log's base."""
+        return next((record for record in reversed(self.records) if record[0] <= index), None)
+
+    @property
+    def known_from(self) -> int:
+        """From which entry on `at` can be asked; before that it does not remember."""
+        return self._past[0][0] if len(self._past) == PAST_KEPT else -1
 
     @property
     def in_effect(self) -> Configuration:
@@ -86,27 +94,33 @@ class Configurations:
                 if at == index:
                     return at  # it cannot be read, and it was there
                 continue
-            if entry is not None and is_config_change(self._kind, entry) and entry.body == body.encode():
+            if entry is not None and is_config_change(self._kind, entry) and self._said(entry) == body.encode():
                 return at
         return None
+
+    def _said(self, entry: Entry) -> bytes:
+        """What an entry about the group says, without what its kind wraps it in."""
+        return self._kind.content_of(entry.body)
 
     def _take(self, index: int, body: str) -> None:
         named = members_in(body.encode())
         if named is not None:
             self._in_log.append(Configuration.at_entry(index, named, self._birth))
-            self.records = (*self.records, (index, body))
+            self._records = (*self._records, (index, body))
 
     # --- the log ------------------------------------------------------------------------------------------------
     def with_slab(self, slab: Slab) -> tuple[Record, ...]:
         """The records once that slab, which continues the log, is in it. Raises EntryError."""
-        entries = config_changes_in(self._kind, slab)
-        new = [(one.index, one.body.decode()) for one in entries if members_in(one.body) is not None]
-        return (*self.records, *new)
+        return (*self.records, *self._new_in(slab))
+
+    def _new_in(self, slab: Slab) -> list[Record]:
+        said = [(one.index, self._said(one)) for one in config_changes_in(self._kind, slab)]
+        return [(index, body.decode()) for index, body in said if members_in(body) is not None]
 
     def appended(self, slab: Slab) -> bool:
         """A slab is in the log; whether another configuration is in effect."""
         before = len(self._in_log)
-        for index, body in self.with_slab(slab)[len(self.records) :]:
+        for index, body in self._new_in(slab):
             self._take(index, body)
         return len(self._in_log) > before
 
@@ -119,18 +133,21 @@ class Configurations:
         kept = [one for one in self._in_log if one.index < cut_index]
         changed = len(kept) < len(self._in_log)
         self._in_log = kept
-        self.records = tuple(record for record in self.records if record[0] < cut_index)
+        self._records = tuple(record for record in self._records if record[0] < cut_index)
         return changed
 
     def begin_behind(self, members: Record | None) -> None:
         """The log begins behind the leader's base: what was in effect there is all that is known (M1)."""
-        self._in_log, self.records, self.next_index = [], (), NEVER
+        self._in_log, self._records, self._past, self.next_index = [], (), (), NEVER
         if members is not None:
             self._take(*members)
 
     def committed(self, index: int) -> None:
-        """Those before the newest committed one are not needed any more."""
+        """Those before the newest committed one are in effect nowhere any more: a snapshot of an earlier state is to
+        say them all the same, and a base in a log whose entries of that kind are not seen in its index."""
         while len(self._in_log) > 1 and self._in_log[1].index <= index:
             del self._in_log[0]
-            self.records = self.records[1:]
+            if self._keeps_past:
+                self._past = (*self._past, self._records[0])[-PAST_KEPT:]
+            self._records = self._records[1:]
         self.next_index = next((one.index for one in self._in_log if one.index > index), NEVER)

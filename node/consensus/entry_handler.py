@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from node.consensus.configurations import may_hold_change
 from node.consensus.contradictions import fork_found, two_leaders
 from node.consensus.cuts import order_cut
 from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.install_orders import InstallOrders
 from node.consensus.member_state import MemberState
 from node.consensus.overlap import overlap_of
+from node.consensus.own_entries import may_hold_change
 from node.consensus.verdict import OK, OK_ONCE_DURABLE, Verdict
 from node.protocol.codes import FlushMode, ResponseCode, Role
 from node.protocol.entry import INDEX_UNIT_BYTES, EntryError, Slab

@@ -22,12 +22,14 @@ from node.consensus.leadership import Leadership
 from node.consensus.leadership_transfer import LeadershipTransfer
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
+from node.consensus.own_caps import SEES_CHANGES
 from node.consensus.progress import Peers
 from node.consensus.reconfiguration import Reconfiguration
 from node.consensus.roles import RoleEvent
 from node.consensus.settings_book import is_older
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 from node.protocol.group_members import GroupMembers, MembersError
+from node.protocol.messages import Hello
 
 
 class Kind(StrEnum):
@@ -105,14 +107,12 @@ class MemberChanges:
         member = self._member
         if leadership is None:
             return ResponseCode.NOT_LEADER, f"{member.self_id} does not lead: ask {member.leader_id or 'the leader'}"
-        if not member.config.kind.is_plain:
-            return ResponseCode.UNSUPPORTED, f"the members of a group of kind {member.config.kind.name} do not change"
         if member.hard.group_id is None:
             return ResponseCode.ILLEGAL_MEMBER_STATE, "the group has no id yet: all its voters have to be up for that"
         if self._membership.strangers.plain:
             text = "a plain DLedger process stands at a member's address, and knows no changes of members: end it first"
             return ResponseCode.ILLEGAL_MEMBER_STATE, text
-        older = [peer.peer_id for peer in self._peers.of.values() if is_older(peer.hello)]
+        older = [peer.peer_id for peer in self._peers.of.values() if self._is_older(peer.hello)]
         if older:
             text = f"{older[0]} is of a release that knows no changes of members: upgrade it first"
             return ResponseCode.ILLEGAL_MEMBER_STATE, text
@@ -128,6 +128,11 @@ class MemberChanges:
         except MembersError as error:
             return ResponseCode.UNEXPECTED_ARGUMENT, str(error)
         return self._unsafe(change, after)
+
+    def _is_older(self, hello: Hello | None) -> bool:
+        """Whether a peer that said this would not see such an entry in its log; None: nothing is known of it."""
+        lacks = hello is not None and not self._member.config.kind.is_plain and SEES_CHANGES not in hello.caps
+        return is_older(hello) or lacks
 
     def _busy(self, leadership: Leadership) -> str:
         """Why no change may be proposed yet (M2)."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from node.consensus import ended_groups
 from node.consensus.api import MS, SECOND
-from node.consensus.base_giving import TAKES_BASE, TAKES_SNAPSHOT
 from node.consensus.member_state import MemberState
+from node.consensus.own_caps import OWN_CAPS
 from node.consensus.progress import VERSION_MAX, VERSION_MIN, Peers
 from node.consensus.roles import RoleEvent
 from node.consensus.said_as_voter import said_as_voter
@@ -70,7 +70,7 @@ class Membership:
             flush=config.flush,
             lease_reads=config.lease_reads,
             api_url=config.api_url,
-            caps=(*capabilities(config.kind.name), TAKES_BASE, TAKES_SNAPSHOT),
+            caps=(*capabilities(config.kind.name), *OWN_CAPS),
             code=code,
             detail=detail,
             recorded=dict(member.durable_hard.store_ids),

@@ -9,14 +9,19 @@ Invariants: nothing here asks anybody or waits; what an entry is, its head alone
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from node.protocol.entry import INDEX_DTYPE, Entry, Magic, Slab, iter_bodies, unpack_record
+from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT_BYTES, Entry, Magic, Slab, iter_bodies, unpack_record
 from node.protocol.group_kind import NO_PATCH, Channel, GroupKind
 from node.store.errors import StoreCorrupt
 from node.store.log_store import LogStore
+
+_MAGIC_AT: Final = 3  # the lowest byte of a unit's magic, in an index record
+_CHANNEL_AT: Final = 35  # and that of the channel, in a head
+_CONFIG_CHANGE: Final = bytes([Magic.CONFIG_CHANGE])
 
 
 class OwnEntry(NamedTuple):
@@ -78,11 +83,29 @@ def is_config_change(kind: GroupKind, entry: Entry) -> bool:
     return entry.channel == Channel.CONFIG_CHANGE
 
 
+def may_hold_change(kind: GroupKind, slab: Slab) -> bool:
+    """Whether a slab may hold an entry about the group; asked for each slab, so by one look at all its heads."""
+    if kind.is_plain:
+        return _CONFIG_CHANGE in slab.index_records[_MAGIC_AT::INDEX_UNIT_BYTES]
+    if slab.count == 1:
+        return slab.data[_CHANNEL_AT] == Channel.CONFIG_CHANGE
+    return len(_change_offsets(kind, slab)) > 0
+
+
 def config_changes_in(kind: GroupKind, slab: Slab) -> list[Entry]:
     """Those of a slab's entries that are about the group itself, in order. Raises EntryError on what is malformed."""
+    entries = [unpack_record(slab.data, int(offset)) for offset in _change_offsets(kind, slab)]
+    return [entry for entry in entries if is_config_change(kind, entry)]
+
+
+def _change_offsets(kind: GroupKind, slab: Slab) -> npt.NDArray[np.int64]:
+    """Where in a slab's bytes entries lie that may be about the group itself."""
     units = np.frombuffer(slab.index_records, INDEX_DTYPE)
     offsets = units["pos"] - slab.pos
     if kind.is_plain:
-        offsets = offsets[units["magic"] == Magic.CONFIG_CHANGE]
-    entries = [unpack_record(slab.data, int(offset)) for offset in offsets]
-    return [entry for entry in entries if is_config_change(kind, entry)]
+        found = units["magic"] == Magic.CONFIG_CHANGE
+    else:
+        at = np.clip(offsets + _CHANNEL_AT, 0, len(slab.data) - 1)  # `unpack_record` says what is wrong
+        found = np.frombuffer(slab.data, np.uint8)[at] == Channel.CONFIG_CHANGE
+    at_changes: npt.NDArray[np.int64] = offsets[found]
+    return at_changes

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from node.consensus.configuration import Configuration
-from node.consensus.configurations import Record, may_hold_change
+from node.consensus.configurations import Record
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.office import Office
+from node.consensus.own_entries import may_hold_change
 from node.consensus.progress import Peers
 from node.consensus.term_gate import TermGate
 from node.protocol.codes import Role

@@ -15,9 +15,10 @@ import json
 from typing import Final, Protocol
 
 from node.consensus.api import SECOND
-from node.consensus.base_giving import TAKES_SNAPSHOT, BaseGiving
+from node.consensus.base_giving import BaseGiving
 from node.consensus.effects import OpenSnapshot, ReadSnapshot
 from node.consensus.member_state import MemberState
+from node.consensus.own_caps import TAKES_SNAPSHOT
 from node.consensus.progress import Progress
 from node.consensus.push_window import CatchUpQuota
 from node.consensus.status import SnapshotStatus
@@ -156,7 +157,8 @@ class SnapshotGiving:
 
     def _open(self) -> None:
         self._waits_for_driver = True
-        from_index = max(self._member.store.base.index, self._not_through + 1)
+        known_from = self._member.configurations.known_from
+        from_index = max(self._member.store.base.index, self._not_through + 1, known_from)
         order = OpenSnapshot(self._peer.peer_id, self._peer.dispatch_epoch, from_index)
         self._member.effects.snapshots.append(order)
 
@@ -169,9 +171,10 @@ class SnapshotGiving:
     def _part(self, meta: SnapshotMeta, offset: int, data: bytes, now: int) -> int:
         member, base = self._member, self._member.store.base_on_record
         assert meta.next_pos is not None and meta.data_crc is not None
+        members = member.configurations.at(meta.index) or base.members  # who belonged to the group there (M1)
         part = SnapshotPart(
             member.next_seq(), member.self_id, member.term, self._peer.dispatch_epoch, member.committed_index,
-            meta.index, meta.term, meta.chain, meta.next_pos, member.hard.group_id, base.members, meta.data_bytes,
+            meta.index, meta.term, meta.chain, meta.next_pos, member.hard.group_id, members, meta.data_bytes,
             meta.data_crc, self._more, offset, data,
         )  # fmt: skip
         member.send(self._peer.peer_id, part)

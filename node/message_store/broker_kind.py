@@ -15,35 +15,19 @@ from typing import Final
 
 from node.message_store.errors import MessageFormatError
 from node.message_store.record import (
-    MAGIC_V1,
     PHYSICAL_OFFSET_AT,
     TRANSACTION_BITS,
-    Host,
-    MessageRecord,
     TransactionType,
-    body_crc_of,
     decode_record,
-    encode_record,
 )
 from node.message_store.record_check import Judged, RecordInvalid, judge, store_timestamp_ms
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import BROKER_NAME, ENGINES_OWN, Channel, GroupKind
-from node.protocol.inert_records import PREFIX, TOPICS
+from node.protocol.inert_records import PREFIX, TOPICS, inert_record
 
-NOBODY: Final = Host(bytes(4), 0)  # no machine sent it
 INERT: Final = TransactionType.ROLLBACK  # and nothing else in sysFlag: IPv4 hosts, a body that is not compressed
 _PREFIX: Final = PREFIX.encode()
 _TOPICS: Final = {channel: topic.encode() for channel, topic in TOPICS.items()}
-
-
-def inert_record(channel: int, content: bytes, time_ms: int) -> bytes:
-    """One without its place, which the leader writes."""
-    return encode_record(
-        MessageRecord(
-            MAGIC_V1, body_crc_of(content), 0, 0, 0, 0, INERT, time_ms, NOBODY, time_ms, NOBODY, 0, 0, content,
-            TOPICS[channel], b"",
-        )
-    )  # fmt: skip
 
 
 def content_of(body: bytes) -> bytes:

@@ -9,17 +9,17 @@ Invariants: a client's bytes are always the content of a COMMAND; what else may 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
 from node.protocol.entry import BytesLike, Entry, Magic
+from node.protocol.group_entries import STAMP, STAMPED_CONFIG_CHANGE
 from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME, Channel, GroupKind, is_kind_name
 from node.protocol.packed_bodies import PackedBodies, first_bytes_of
 from node.state_machine.interface import Command
 
-HEAD: Final = struct.Struct(">Bq")
+HEAD: Final = STAMP
 TIME_MS_MAX: Final = 1 << 53
 _PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 SHIPPED: Final = {"kv": "node.state_machine.kv:KeyValue"}
@@ -31,7 +31,7 @@ class Type(IntEnum):
     COMMAND = 1
     TICK = 2  # time passed
     FIRST_OF_TERM = 3
-    CONFIG_CHANGE = 4
+    CONFIG_CHANGE = STAMPED_CONFIG_CHANGE
 
 
 def body_of(type_: Type, time_ms: int, content: bytes = b"") -> bytes:

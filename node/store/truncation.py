@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from node.protocol.entry import BytesLike, EntryError, Magic
+from node.protocol.group_kind import PLAIN_NAME
 from node.protocol.group_members import members_in
 from node.store.cold_reads import ColdReads
 from node.store.disk_log import find_record, read_raw_slab
@@ -138,12 +139,13 @@ class Truncation:
     def _members_before(self, begin_index: int, hard: HardState) -> tuple[int, str] | None:
         """Where the newest entry about the members before `begin_index` is, and its body (M1).
 
-        The hard state names the newest committed one, and those behind it: one before that is found in the log.
+        The hard state names the newest committed one, and those behind it: one before that is found in the log. In a
+        log that is not plain it names those before, too, whose entries nobody would find without reading all of it.
         """
         named = [record for record in hard.configurations if record[0] < begin_index]
-        if named or not hard.configurations:
-            return named[-1] if named else self._files.members_at_base
         files = self._files
+        if named or not hard.configurations or files.kind != PLAIN_NAME:
+            return named[-1] if named else files.members_at_base
         for index in range(begin_index - 1, files.begin_index - 1, -1):
             unit = read_unit(files.index, index)
             if unit is not None and unit.magic == Magic.CONFIG_CHANGE:

@@ -34,6 +34,7 @@ class Group:
         self.environment: dict[str, str] = {}  # of what is started next, beside this process's
         # With it the group has its id from the start; without it its first leader appends one more entry (SAFETY C9).
         self.token: tuple[str, ...] = ("--group-token", f"test {directory}"[:200].replace(" ", "-"))
+        self.kind: tuple[str, ...] = ()  # options that whoever joins has to have, too
         self.peers = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(free_ports(size))}
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
@@ -43,7 +44,7 @@ class Group:
         data = str(self.directory / node_id)
         return [
             "--id", node_id, "--group", self.group, "--peers", peers, "--data", data,
-            "--flush", self.flush, *SMALL_FILES, "--init", *self.token, *more,
+            "--flush", self.flush, *SMALL_FILES, "--init", *self.token, *self.kind, *more,
         ]  # fmt: skip
 
     def spawn(self, arguments: list[str], module: str | None = None) -> subprocess.Popen[str]:

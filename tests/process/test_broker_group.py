@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from node.client.lane import Lane
-from node.message_store.broker_kind import inert_record
 from node.message_store.message_store import MessageStore, StoreKind
 from node.message_store.record import PHYSICAL_OFFSET_AT, decode_record, encode_record
 from node.message_store.record_check import judge
 from node.protocol.entry import HEAD_BYTES, Magic
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 from node.store.files.java_files import COMMIT_LOG, OWNER
 from node.store.reader import StoreReader
 from tests.process.group import Group

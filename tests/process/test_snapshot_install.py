@@ -1,4 +1,5 @@
-"""A member with an empty disk, in a key-value group whose logs were trimmed, becomes a voter with all keys.
+"""A member with an empty disk, or a new one in place of another, in a key-value group whose logs were trimmed, becomes
+a voter with all keys.
 
 With real processes and disks; what follows from losing messages, power or leaders is the simulator's to find.
 """
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from node.client import LedgerError
+from node.client import LedgerClient, LedgerError
 from node.client.kv import KvClient
 from node.transport.slab_frames import ReadMode
+from tests.ports import free_ports
 from tests.process.group import all_hold, all_vote
-from tests.process.test_members import until
+from tests.process.test_members import command, until, voters_of
 from tests.process.test_trimmed_group import TrimmedGroup, begins_at
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
@@ -32,18 +34,21 @@ async def put_surely(store: KvClient, key: bytes, value: bytes) -> int:
             await asyncio.sleep(0.05)
 
 
-def test_an_emptied_member_of_a_trimmed_key_value_group_has_all_keys(tmp_path: Path) -> None:
+def test_an_emptied_and_a_new_member_of_a_trimmed_key_value_group_have_all_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     group = TrimmedGroup(tmp_path)
-    group.token += ("--state-machine", "kv", "--set", "node.snapshot_entries=50", "--set", "node.snapshots_kept=1")
+    group.kind = ("--state-machine", "kv", "--set", "node.snapshot_entries=50", "--set", "node.snapshots_kept=1")
     try:
         group.start_all()
-        asyncio.run(work(group))
+        asyncio.run(work(group, capsys))
     finally:
         group.close()
 
 
-async def work(group: TrimmedGroup) -> None:
-    client = group.client(deadline_s=60.0)
+async def work(group: TrimmedGroup, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    client = LedgerClient({**group.peers, "n3": address}, group=group.group, deadline_s=60.0)
     store = KvClient(client)
     expected: dict[bytes, bytes] = {}
 
@@ -53,7 +58,7 @@ async def work(group: TrimmedGroup) -> None:
         return await put_surely(store, key, value)
 
     async def trimmed() -> bool:
-        return all([await begins_at(client, one) > 0 for one in group.peers])
+        return all([await begins_at(client, one) > 0 for one in ("n0", "n1", "n2")])
 
     try:
         last = -1
@@ -69,6 +74,21 @@ async def work(group: TrimmedGroup) -> None:
             await all_hold(client, ["n2"], last)
             assert await begins_at(client, "n2") > 0
         await holds_all(group, "n2", expected)
+
+        await asyncio.to_thread(group.join, "n3", address)
+        code, text = await asyncio.to_thread(command, capsys, group, "replace", "n1", "n3", address, "--yes")
+        assert code == 0, text
+
+        async def replaced() -> bool:
+            return await voters_of(client, "n3") == ["n0", "n2", "n3"]
+
+        await until(replaced)
+        group.kill("n1")
+        del group.peers["n1"]
+        last = await put(7)
+        await all_hold(client, ["n3"], last)
+        assert await begins_at(client, "n3") > 0
+        await holds_all(group, "n3", expected)
     finally:
         await client.close()
 

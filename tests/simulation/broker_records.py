@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from node.message_store.broker_kind import BrokerKind, inert_record
+from node.message_store.broker_kind import BrokerKind
 from node.message_store.errors import MessageFormatError
 from node.message_store.record import MAGIC_V1, Host, MessageRecord, body_crc_of, decode_record, encode_record
 from node.protocol.entry import Entry, Magic
 from node.protocol.group_kind import BROKER_NAME, ENGINES_OWN, PLAIN, Channel, GroupKind
-from node.protocol.inert_records import TOPICS
+from node.protocol.inert_records import TOPICS, inert_record
 
 EPOCH_MS = 1_700_000_000_000  # what a simulated clock of 0 shows
 _HOST = Host(bytes([127, 0, 0, 1]), 10911)

@@ -99,6 +99,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "needed_entries_kept": "nothing goes from the front of a log that another member does not hold, or a pin keeps",
     "base_above_committed": "no log begins anew below what is committed in it (M6)",
     "base_committed": "a log begins anew behind an entry that is committed, of that term and chain",
+    "base_members": "a log that begins anew is told who belonged to the group there, as the committed log says (M1)",
     "base_in_place": "the first entry behind a base lies where it lies at everybody (S5)",
     "base_begun": "a log that began anew is empty, durable, and knows who belonged to the group there (M1)",
     "base_archived": "what a log held that began anew is in its archive, entry by entry, also after a crash",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from node.protocol.group_members import members_in
 from node.store.files.layout import place
 from node.store.files.truncation_archive import TruncationArchive
 from tests.simulation.invariants_log import Committed
@@ -53,6 +54,7 @@ class Bases(Observer):
         if index >= known.end or (index >= known.begin and known[index].key != key):
             raise Violation("base_committed", f"{member.id} is to begin behind {base.meta}, which nobody has committed")
         self._position(member, base)
+        self._members(member, base)
         mirror = self._mirrors.of[member.id]
         mirror.update()
         entries = enumerate(mirror.entries, mirror.entries.begin)
@@ -70,6 +72,17 @@ class Bases(Observer):
             if place(base.pos, one.size, member.world.config.data_file_size) != one.pos:
                 text = f"{member.id} is to begin at {base.pos}; entry {first} lies at {one.pos} at {mirror.member.id}"
                 raise Violation("base_in_place", text)
+
+    def _members(self, member: Member, base: Base) -> None:
+        """M1: who belonged to the group there is what the newest such entry up to there says."""
+        known = self._committed.entries
+        for index in range(min(base.meta.index, known.end - 1), known.begin - 1, -1):
+            about = known[index].about
+            if about is not None and members_in(about) is not None:
+                if base.members != (index, about.decode()):
+                    text = f"{member.id} is to begin behind {base.meta.index} with the members of {base.members}"
+                    raise Violation("base_members", f"{text}; entry {index} says {about!r:.300}")
+                return
 
     def begun_behind(self, member: Member, order: BeginBehind) -> None:
         """Its writer has done it; the core has not heard of it yet."""

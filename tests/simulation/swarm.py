@@ -193,15 +193,14 @@ def fenced(swarm: Swarm) -> Swarm:
     Lease reads (C1) trust that clocks drift apart by no more than a tenth of the lease, and do not jump. What all
     others removed from their logs cannot come back to a member whose copy is damaged.
     """
-    if swarm.broker:  # nobody joins or leaves there, and nothing but the broker reads the log
+    if swarm.broker:  # nothing but the broker reads the log, and who comes is in the log
         born_pos = swarm.born_pos // swarm.data_file_size * swarm.data_file_size
-        swarm = replace(swarm, applier=False, membership=0.0, learner=0.0, born_pos=born_pos)
+        swarm = replace(swarm, applier=False, learner=0.0, born_pos=born_pos)
     if swarm.membership:
         # One learner of an operator that no log knows is another story. Who leaves may hold the last sound copy of
-        # what rotted elsewhere: nobody who removes a member knows that. States on their way have worlds of their own.
+        # what rotted elsewhere: nobody who removes a member knows that.
         spoilt = dict.fromkeys(SPOIL_ENTRIES, 0.0)
-        trim = 0.0 if swarm.applier else swarm.trim
-        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, trim=trim, **spoilt)
+        swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, **spoilt)
     if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
     if swarm.left_behind and not swarm.trim:

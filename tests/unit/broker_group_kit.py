@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from node.message_store.broker_kind import inert_record
 from node.message_store.commit_log import ledger_commit_log
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import DerivedSizes
@@ -12,6 +11,7 @@ from node.message_store.log_pieces import begin_of, entries_in
 from node.message_store.properties import join_properties
 from node.message_store.record import PHYSICAL_OFFSET_AT, encode_record, magic_for
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 from node.store.file_store import FileStore
 from tests.unit.java_rocketmq.broker import LEDGER_INDEX_BYTES, JavaBroker
 from tests.unit.message_kit import record

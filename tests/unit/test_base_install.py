@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.consensus.base_giving import TAKES_BASE
+from node.consensus.own_caps import TAKES_BASE
 from node.protocol.codes import DispatcherState, FlushMode, ResponseCode, VoterState
 from node.protocol.entry import EntryError
 from node.protocol.messages import InstallRequest, PushKind, PushRequest, PushResponse

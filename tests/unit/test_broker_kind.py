@@ -12,7 +12,7 @@ from hypothesis import given
 
 from node.consensus.api import LaneTicket, Outcome, Proposal
 from node.consensus.group_naming import naming_body
-from node.message_store.broker_kind import BrokerKind, inert_record
+from node.message_store.broker_kind import BrokerKind
 from node.message_store.record import (
     MAGIC_V1,
     Host,
@@ -26,7 +26,7 @@ from node.message_store.record_check import RecordInvalid, judge, store_timestam
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import HEAD_BYTES, Entry, Magic, crc32
 from node.protocol.group_kind import NO_PATCH, Channel
-from node.protocol.inert_records import TOPICS, is_reserved
+from node.protocol.inert_records import TOPICS, inert_record, is_reserved
 from node.protocol.messages import Hello, InstallRequest, PushResponse
 from node.protocol.packed_bodies import PackedBodies
 from node.state_machine.kind import MachineKind, kind_of

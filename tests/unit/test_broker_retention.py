@@ -11,11 +11,11 @@ from node.client import LedgerClient
 from node.client.lane import Lane
 from node.config import load
 from node.engine.engine import Engine
-from node.message_store.broker_kind import BrokerKind, inert_record
+from node.message_store.broker_kind import BrokerKind
 from node.message_store.broker_kind import content_of as decoded_content
 from node.message_store.record import PHYSICAL_OFFSET_AT, encode_record
 from node.protocol.group_kind import Channel
-from node.protocol.inert_records import content_of
+from node.protocol.inert_records import content_of, inert_record
 from node.protocol.snapshot_parts import split_snapshot
 from node.store.file_store import FileStore
 from tests.ports import free_ports

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.message_store.broker_kind import content_of, inert_record
+from node.message_store.broker_kind import content_of
 from node.protocol.broker_state import (
     BodyInvalid,
     BrokerState,
@@ -21,6 +21,7 @@ from node.protocol.broker_state import (
     encode_state,
 )
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 from node.protocol.snapshot_parts import (
     HEAD,
     PART_BYTES_MAX,

@@ -11,7 +11,6 @@ import pytest
 
 from app.cli import run
 from app.commands.common import Exit
-from node.message_store.broker_kind import inert_record
 from node.message_store.checking.verify import verify
 from node.message_store.dispatch import Dispatcher
 from node.message_store.errors import MessageStoreError
@@ -20,6 +19,7 @@ from node.message_store.message_store import MessageStore
 from node.message_store.rebuild import StateReader, rebuild
 from node.protocol.broker_state import BrokerState, TopicOffsets, encode_metadata, encode_state
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 from node.protocol.snapshot_parts import split_snapshot
 from tests.unit.message_broker import Broker, filled
 from tests.unit.test_dispatch import index_files, queue_files

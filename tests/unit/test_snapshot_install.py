@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from node.consensus.base_giving import TAKES_SNAPSHOT
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
+from node.consensus.own_caps import TAKES_SNAPSHOT
 from node.protocol.codes import DispatcherState, ResponseCode
 from node.protocol.messages import PushKind, PushRequest, PushResponse, SnapshotPart
 from node.snapshots.directory import SnapshotMeta

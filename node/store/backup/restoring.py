@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from node.protocol.codes import VoterState
-from node.protocol.entry import POSITION_MAX, TERM_MAX, Magic
+from node.protocol.entry import POSITION_MAX, TERM_MAX
+from node.protocol.group_entries import entry_about_group, members_named_in
 from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN_NAME, has_state_machine
 from node.protocol.group_members import GroupMembers, members_in
@@ -43,6 +44,8 @@ SPARE_BYTES: Final = 80 * 1024 * 1024  # what a store allocates ahead, and its s
 STAGE: Final = ".restoring"
 LOCK: Final = f"{STAGE}.lock"
 TRAIL: Final = "operator-trail.jsonl"
+RESTORED_KEPT: Final = 16  # of the entries about a group's members, in the hard state
+Record = tuple[int, str]  # where such an entry is, and what it says
 Note = Callable[[Path], None]  # records in a data directory what it is made from
 
 
@@ -101,7 +104,7 @@ def refuse_unrestorable(log: LogBackup, birth: Birth) -> None:
         raise StoreRefused(f"the log ends with entry {log.end_index} of term {log.end_term}: nothing can follow it")
     if birth.token is not None and birth.group_id(log) == log.group_id:
         raise StoreRefused("that name and token make the id of the group that was backed up: give another token")
-    if birth.token is not None and log.kind == PLAIN_NAME and not birth.voters:
+    if birth.token is not None and not birth.voters:
         raise StoreRefused("the back-up does not say who the members were: name them with --peers")
 
 
@@ -116,15 +119,16 @@ def restore_store(
     base = log.base
     if base is not None:
         base = Base(base.meta, base.pos, birth.group_id(log), base.members)
+    named: list[Record] = []
     store = FileStore.open(
         directory, group=birth.group, node_id=node_id, data_file_size=log.data_file_size,
         index_file_size=log.index_file_size, group_id=birth.group_id(log), born_at=base, kind=log.kind,
         platform=platform,
     )  # fmt: skip
     try:
-        _append_all(source, log, store, platform)
+        _append_all(source, log, store, platform, named)
         _copy_snapshot(source, log, directory, platform)
-        state = _hard_state(store, log, birth)
+        state = _hard_state(store, log, birth, named)
         store.save_hard_state(state)
         applied_index = store.applied_index if has_state_machine(log.kind) else store.end_index
         store.note_progress(store.end_index, applied_index)
@@ -132,7 +136,7 @@ def restore_store(
     finally:
         store.close()
     restored = read_again(directory, node_id, store_id, platform)
-    expected = log.end_index + (1 if birth.token is not None and log.kind == PLAIN_NAME else 0)
+    expected = log.end_index + (1 if birth.token is not None else 0)
     if (restored.begin_index, restored.end_index) != (log.begin_index, expected) or chain is None:
         raise BackupDamaged(
             f"the restored store holds entries {restored.begin_index} to {restored.end_index}, not"
@@ -141,11 +145,13 @@ def restore_store(
     return restored
 
 
-def _append_all(source: Path, log: LogBackup, store: FileStore, platform: Platform) -> None:
+def _append_all(source: Path, log: LogBackup, store: FileStore, platform: Platform, named: list[Record]) -> None:
+    """`named`: the entries about the group's members are added to it."""
     unsynced = 0
     for slab in slabs_of(source, log, platform):
         store.append_slab(slab)
         unsynced += len(slab.data)
+        named += members_named_in(log.kind, slab)
         if unsynced >= UNSYNCED_BYTES_MAX:
             _sync(store)
             unsynced = 0
@@ -199,20 +205,28 @@ def _sync(store: FileStore) -> None:
         store.finish_sync(ticket)
 
 
-def _hard_state(store: FileStore, log: LogBackup, birth: Birth) -> HardState:
-    """Term, vote and configuration of a restored store; a new group's last entry is appended before."""
+def _hard_state(store: FileStore, log: LogBackup, birth: Birth, named: list[Record]) -> HardState:
+    """Term, vote and configuration of a restored store; a new group's last entry is appended before.
+
+    A plain log's hard state names the newest entry about the members, any other one's the last few: what its base or
+    a snapshot that lies before the newest one has to say, its index does not show (`configurations.py`).
+    """
     known = store.hard_state
     configurations = () if log.members is None else (log.members,)
+    if log.kind != PLAIN_NAME and named:
+        at_base = () if log.base is None or log.base.members is None else (log.base.members,)
+        configurations = (*at_base, *named)[-RESTORED_KEPT:]
     if birth.token is None:
         return replace(
             known, term=log.end_term, voted_for=None, vote_floor=log.end_term, voter_state=VoterState.REJOINING,
             group_id=log.group_id, configurations=configurations,
         )  # fmt: skip
     term = log.end_term + 1
-    if log.kind == PLAIN_NAME:
-        body = last_entry(log, birth)
-        store.append_as_leader([body], term, Magic.CONFIG_CHANGE)
-        configurations = ((store.end_index, body.decode()),)
+    body = last_entry(log, birth)
+    own = entry_about_group(log.kind, body, store.get(store.end_index))
+    store.append_as_leader([own.body], term, own.magic, own.channel, own.patch_at)
+    newest = (store.end_index, body.decode())
+    configurations = (newest,) if log.kind == PLAIN_NAME else (*configurations, newest)
     return replace(
         known, term=term, voted_for=None, vote_floor=term, voter_state=VoterState.VOTER, group_id=birth.group_id(log),
         marks_from=term + 1, configurations=configurations,

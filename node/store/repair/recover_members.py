@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from node.protocol.codes import VoterState
-from node.protocol.entry import POSITION_MAX, TERM_MAX, Magic
+from node.protocol.entry import POSITION_MAX, TERM_MAX
+from node.protocol.group_entries import about_group, entry_about_group
 from node.protocol.group_id import check_group_token, group_id_of
-from node.protocol.group_kind import PLAIN_NAME
 from node.protocol.group_members import GroupMembers, members_in
 from node.protocol.peers import MEMBER_ID
 from node.protocol.quorum import majority_of
@@ -101,8 +101,6 @@ def recover_members(directory: Path, wanted: Wanted, platform: Platform) -> Repo
     """Raises StoreError; then nothing has changed."""
     identity = our_identity(directory, platform)
     report = Report(directory, "recover-members", group=identity.group, node_id=identity.node_id)
-    if identity.kind != PLAIN_NAME:
-        raise StoreRefused(f"the members of a group of kind {identity.kind} do not change")
     store = open_for_repair(directory, platform)
     try:
         scrub_all(store)
@@ -167,9 +165,8 @@ class Plan:
         if index <= self.store.base.index:
             return True
         entries = (self.store.get(at) for at in range(index, self.store.end_index + 1))
-        return any(
-            one is not None and one.magic == Magic.CONFIG_CHANGE and one.body == body.encode() for one in entries
-        )
+        kind = self.identity.kind
+        return any(one is not None and about_group(kind, one) == body.encode() for one in entries)
 
     def _kept(self, wanted: Wanted) -> list[Survivor]:
         stated = dict(parse_survivor(text) for text in wanted.kept)
@@ -302,7 +299,8 @@ class Plan:
         store.save_hard_state(state)
         try:
             if self.leads_on:
-                store.append_as_leader([body.encode()], self.term, Magic.CONFIG_CHANGE)
+                own = entry_about_group(self.identity.kind, body.encode(), store.get(store.end_index))
+                store.append_as_leader([own.body], self.term, own.magic, own.channel, own.patch_at)
         except StoreFull:
             store.save_hard_state(known)
             if base is not None:

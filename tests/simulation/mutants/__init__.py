@@ -12,7 +12,7 @@ from tests.simulation.mutants.driver import DRIVING
 from tests.simulation.mutants.election import ELECTION
 from tests.simulation.mutants.faults import FAULTY
 from tests.simulation.mutants.lanes import LANE_RULES
-from tests.simulation.mutants.members import CHANGES_OF_MEMBERS
+from tests.simulation.mutants.members import CHANGES_OF_MEMBERS, OF_KINDS
 from tests.simulation.mutants.overlaps import OVERLAPS
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
@@ -44,6 +44,7 @@ CORE = (
     *BASES,
     *SNAPSHOTS_SENT,
     *CHANGES_OF_MEMBERS,
+    *OF_KINDS,
     *SETTINGS,
 )
 ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES, *RECORDS)

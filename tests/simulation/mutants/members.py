@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, swapped
+from tests.simulation.mutants.retention import TRIMS
+from tests.simulation.mutants.snapshots import MOVED
 from tests.simulation.swarm import FAULTS
 
 CORE = "node.consensus."
@@ -21,6 +23,10 @@ CHANGING: dict[str, Any] = {"membership": 8.0, "appends": 15.0, "reads": 5.0}
 ALONE: dict[str, Any] = {**dict.fromkeys((name for name, _, _ in FAULTS), 0.0), **CHANGING, "membership": 15.0}
 CRASHING: dict[str, Any] = {**ALONE, "crash": 4.0, "partition": 2.0, "isolate_leader": 2.0, "partition_ms": 200.0}
 TWO: dict[str, Any] = {**CRASHING, "members": 2, "members_most": 2, "flush_sync": True}
+
+BROKERS: dict[str, Any] = {**CHANGING, "broker": True, "appends": 40.0}
+TRIMMED_BROKERS: dict[str, Any] = {**BROKERS, **TRIMS, "membership": 12.0, "appends": 60.0, "left_behind": 0.5}
+MOVED_MEMBERS: dict[str, Any] = {**MOVED, "membership": 10.0, "members_most": 5, "wipe": 0.3}
 
 CHANGES_OF_MEMBERS = (
     Mutant(
@@ -154,6 +160,37 @@ CHANGES_OF_MEMBERS = (
         "new_voter_silent_since_birth", "E6, M3", "a new voter's silence counts from the leadership's begin",
         (left_out(RECONFIGURATION + "configure", "leadership.voter_came(peer, now)"),),
         TWO,
+    ),
+)  # fmt: skip
+OF_KINDS = (
+    Mutant(
+        "changes_unseen_in_kinds", "M1", "who belongs to a broker group is not looked for in what a leader sends",
+        (swapped(CORE + "own_entries:may_hold_change", "len(_change_offsets(kind, slab)) > 0", "False"),
+         swapped(
+            CORE + "own_entries:may_hold_change", "slab.data[_CHANNEL_AT] == Channel.CONFIG_CHANGE", "False",
+        )),
+        BROKERS,
+    ),
+    Mutant(
+        "kinds_members_before_forgotten", "M1", "a base says who belonged to the group when its log began before",
+        (ignored(LOG + "committed", "self._keeps_past"),),
+        TRIMMED_BROKERS,
+    ),
+    Mutant(
+        "snapshot_with_the_bases_members", "M1, M6", "a snapshot says who belonged to the group where the log begins",
+        (swapped(
+            CORE + "snapshot_giving:SnapshotGiving._part", "member.configurations.at(meta.index) or base.members",
+            "base.members",
+        ),),
+        MOVED_MEMBERS,
+    ),
+    Mutant(
+        "snapshot_with_the_newest_members", "M1, M6", "a snapshot says who belongs to the group now",
+        (swapped(
+            CORE + "snapshot_giving:SnapshotGiving._part", "member.configurations.at(meta.index)",
+            "next(reversed(member.configurations.records), None)",
+        ),),
+        MOVED_MEMBERS,
     ),
 )  # fmt: skip
 BY_SCENARIO_ONLY = (

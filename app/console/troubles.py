@@ -15,6 +15,7 @@ WORDS: Final = {
     "voter_restricted": "does not vote", "dispatcher_loop": "goes round", "two_leaders": "second leader",
     "first_leadership_hazard": "never led", "node_certificate_ends": "certificate",
     "member_certificate_ends": "certificate", "member_authority_ends": "authority", "engine_late": "busy machine",
+    "not_applying": "does not apply", "alarm_applier_down": "does not apply", "alarm_apply_failed": "does not apply",
 }  # fmt: skip
 
 

@@ -216,6 +216,18 @@ ADVICE: Final[dict[str, Advice]] = {
     "closures_piling": WAITS,
     "closures_slow": WAITS,
     "commit_stalled": WAITS,
+    "not_applying": Advice(
+        "{node}'s state machine does not take what is committed: its process hangs, is slow, or applies again what it"
+        " had",
+        "look at the process `node.state_machine` below {node}'s engine: one that hangs has to go on, or be ended (the"
+        " engine starts it again from its snapshot); it is well when this ends with 0",
+        "a-state-machine-does-not-apply",
+    ),
+    "alarm_applier_down": Advice(
+        "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",
+        "see {node}'s output for what ended it; it is well when this ends with 0",
+        "a-state-machine-does-not-apply",
+    ),
     "term_flapping": Advice(
         "leaders are replaced again and again: they come late, or links between members come and go",
         "look at load and clocks of the members: `quorumscope_tick_gap_max_ms` in the second line",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from app.health.applying import not_applying
 from app.health.audited import audited
 from app.health.certificates import certificates
 from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, rfc3339, spell
@@ -47,6 +48,7 @@ RULES: Final[tuple[Rule, ...]] = (
     alarms,
     damaged,
     commit_stalled,
+    not_applying,
     closures,
     dispatcher,
     lagging,
@@ -72,6 +74,8 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "not_catching_up": frozenset({"not_append", "lagging"}),
     "slow_link": LATE,
     "engine_late": LATE,
+    "alarm_applier_down": frozenset({"not_applying"}),
+    "alarm_apply_failed": frozenset({"not_applying"}),
 }
 OF_ALL: Final = frozenset({"never_reached", "all_silent", "engines_silent"})
 AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")

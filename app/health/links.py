@@ -86,7 +86,8 @@ def one_way(facts: Facts, leader: MemberView, one: MemberView) -> Way | None:
 
     The two were asked at different instants: what counts is when each of them heard the other last, and that one of
     them did so a moment ago. Where it did only after the deaf one was asked, the link may just have been mended: it has
-    to last.
+    to last. Who came late to its own loop read late, too, what had come long before, and sent nothing meanwhile: that
+    much is no silence of the other.
     """
     link = one.link_to(leader.id)
     ours, theirs = heard_ms(leader, one), None if link is None else link.last_heard_ms
@@ -97,9 +98,10 @@ def one_way(facts: Facts, leader: MemberView, one: MemberView) -> Way | None:
     if facts.now - max(heard_at, hears_at) > patience:
         return None
     silent = silence_ms(facts, leader, one) or 0.0
-    if silent > facts.patience_ms and heard_at - facts.when(one, silent) > apart:
+    late, theirs_late = timedelta(milliseconds=late_ms(leader)), timedelta(milliseconds=late_ms(one))
+    if silent > facts.patience_ms and heard_at - facts.when(one, silent) > apart + late:
         return Way(one.id, facts.when(one, silent), 0.0 if heard_at <= facts.when(one, 0) else UNSURE_GRACE_S)
-    if ours > facts.patience_ms and hears_at - heard_at > apart:
+    if ours > facts.patience_ms and hears_at - heard_at > apart + theirs_late:
         return Way(leader.id, heard_at, 0.0 if hears_at <= facts.when(leader, 0) else UNSURE_GRACE_S)
     return None
 

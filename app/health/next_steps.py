@@ -160,6 +160,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"once it has ended, {finding.node_id} is cut off at its next connection; {spare(view)}"
         case "node_certificate_ends":
             return f"the member goes dark here and for whatever asks it, though it runs; {spare(view)}"
+        case "not_applying":
+            return f"commands and questions at {finding.node_id} get no result in time; {spare(view)}"
         case "audit_divergent" | "log_damaged":
             copy = "one good copy fewer of those entries than there are members"
             return f"{copy}; {spare(view)}"

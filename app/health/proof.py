@@ -1,13 +1,14 @@
 """The proof behind "in step": lists what is still unknown or unconfirmed, member by member.
 
 Invariant: an empty list means that every member was in APPEND, was heard by the leader and heard it within three
-heartbeats, owed nothing older than a second, and that all of this was reported a moment ago.
+heartbeats, owed nothing older than a second, also to its state machine, and that all of this was reported a moment ago.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from app.health.applying import doubt_of
 from app.health.facts import SLOW_MS, Facts
 from app.health.group_view import Doubt, MemberView
 from app.health.links import heard_ms, round_trips, spell_ms
@@ -39,8 +40,9 @@ def doubts(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
     if age_ms is None or age_ms > max(FRESH_MS, 3 * (one.interval_ms or 0)):
         said = "never" if age_ms is None else f"{age_ms / 1000:.1f} s ago"
         return [f"{node_id} reported its state {said}"]
-    if one.id == leader.id:
-        return []
+    unapplied = doubt_of(facts, one)
+    if one.id == leader.id or unapplied is not None:
+        return [unapplied] if unapplied is not None else []
     state = one.dispatcher_state
     if state is None:
         return [f"the leader {leader.id} did not tell what it sends to {node_id}"]

@@ -63,6 +63,43 @@ class Series:
 
 
 @dataclass(slots=True)
+class Applying:
+    """What a member had committed, look by look, and what it has applied of that."""
+
+    committed: Series = field(default_factory=Series)
+    applied: Series = field(default_factory=Series)
+    seen: str | None = None
+
+    def observe(self, one: MemberView, at_s: float) -> None:
+        log = one.log
+        unknown = one.reach != "ok" or log.committed_index is None or log.applied_index is None
+        if unknown or (self.applied.points and (log.applied_index or 0) < self.applied.points[-1][1]):
+            self.committed.points.clear()  # what went back to a snapshot begins anew
+            self.applied.points.clear()
+        if not unknown and one.last_seen != self.seen:  # else it was counted already
+            self.seen = one.last_seen
+            self.committed.add(at_s, log.committed_index)
+            self.applied.add(at_s, log.applied_index)
+
+    def waits_since_s(self) -> float | None:
+        """When what is not applied yet was first seen to be committed."""
+        applied = self.applied.points[-1][1] if self.applied.points else None
+        waiting = (at_s for at_s, index in self.committed.points if applied is not None and index > applied)
+        return next(waiting, None)
+
+    def watched_s(self) -> float:
+        points = self.committed.points
+        return points[-1][0] - points[0][0] if points else 0.0
+
+    @property
+    def moves(self) -> bool:
+        """Whether it has applied anything since that look."""
+        since_s = self.waits_since_s()
+        known = [index for at_s, index in self.applied.points if since_s is not None and at_s >= since_s]
+        return len(known) > 1 and known[0] != known[-1]
+
+
+@dataclass(slots=True)
 class Recall:
     """One group's memory."""
 
@@ -72,6 +109,7 @@ class Recall:
     waiting: Series = field(default_factory=Series)
     terms: Series = field(default_factory=Series)
     resends: dict[str, Series] = field(default_factory=dict)
+    applying: dict[str, Applying] = field(default_factory=dict)
     leader: tuple[str, int | None] | None = None
     leader_seen: str | None = None
     led: dict[str, str | None] = field(default_factory=dict)  # who was seen to lead, and in which life of its process
@@ -83,6 +121,8 @@ class Recall:
     def observe(self, view: GroupView, at_s: float, now: datetime) -> None:
         leader = view.leader
         self.observe_leader(view, leader, now)
+        for one in view.members:
+            self.applying.setdefault(one.id, Applying()).observe(one, at_s)
         if leader is None or leader.last_seen == self.leader_seen:
             return  # nothing that was not counted already
         self.leader_seen = leader.last_seen

@@ -160,3 +160,15 @@ def test_status_reads_the_times_of_a_member_by_that_members_clock() -> None:
     leader = member("n0", acks=FRESH, alarms=[alarm], as_of=theirs)
     (one,) = look([leader, member("n1"), member("n2")]).problems
     assert one.code == "alarm_disk_low" and one.since is not None and one.since >= rfc3339(NOW - timedelta(seconds=9))
+
+
+def test_a_cut_is_not_one_way_because_the_leader_came_late_to_read_what_was_sent_before_it() -> None:
+    """It stood still for 0.7 s before the cut: it sent nothing meanwhile, and read then what had come."""
+    for late_ms, codes in ((700.0, ["cut_off"]), (None, ["one_way"])):
+        story = Story()
+        story.look(4)
+        story.node("n0").loop_late_ms = late_ms
+        story.node("n2").ack_ms, story.node("n2").heard_ms["n0"] = 950, 1_600
+        found = [one.code for one in story.look().problems]
+        story.node("n2").ack_ms, story.node("n2").heard_ms["n0"] = 1_450, 2_100
+        assert (found or [one.code for one in story.look(2).problems]) == codes

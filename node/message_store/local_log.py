@@ -192,10 +192,10 @@ class LocalCommitLog:
         return tuple(offsets)
 
     # --- a slave's -------------------------------------------------------------------------------------------------
-    def append_data(self, offset: int, data: BytesLike) -> int:
-        """Whole records and blanks of a master's log, all of one file; the new end.
+    def append_data(self, offset: int, data: bytes) -> int:
+        """What is whole of a master's log in `data`, which is of one file; how many bytes of it were taken.
 
-        Raises BadBytes where they are not that, or do not go on here: nothing was written.
+        Raises BadBytes where something in it is no record or blank, or it does not go on here: nothing was written.
         """
         self._check()
         if self.is_empty and offset != self.max_offset and offset >= 0 and not offset % self.file_bytes:
@@ -206,17 +206,17 @@ class LocalCommitLog:
         if offset + len(data) > start + self.file_bytes:
             raise BadBytes(f"{len(data)} bytes at {offset} reach over the end of a file of {self.file_bytes}")
         found = walk(data, offset, self.file_bytes)
-        if found.at != len(data):
-            raise BadBytes(found.why or f"{len(data) - found.at} bytes at {offset + found.at} are no whole record")
-        if not data:
-            return self.max_offset
+        if found.stop in (Stop.BAD, Stop.UNWRITTEN):
+            raise BadBytes(found.why or f"nothing is written at {offset + found.at}")
+        if not found.at:
+            return 0
         if not self._left:
             self._begin_file(start)
-        self._write(offset, data)
+        self._write(offset, data if found.at == len(data) else memoryview(data)[: found.at])
         if found.starts:
             self._took(data, found.starts[-1], found.sizes[-1])
-        self.max_offset = offset + len(data)
-        return self.max_offset
+        self.max_offset = offset + found.at
+        return found.at
 
     def _begin_at(self, offset: int) -> None:
         """An empty log begins where its master's does."""
@@ -230,7 +230,7 @@ class LocalCommitLog:
 
     # --- the disk --------------------------------------------------------------------------------------------------
     def _took(self, data: BytesLike, at: int, size: int) -> None:
-        """The last record of what was written at `max_offset`."""
+        """What was written at `max_offset`: its last record, and the new end."""
         record = memoryview(data)[at : at + size]
         self._last = LastRecord(self.max_offset + at, size, crc32(record))
         self.last_time_ms = max(self.last_time_ms, store_timestamp_ms(record))

@@ -20,10 +20,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_batch import Batch
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint
 from node.message_store.errors import MessageStoreError
-from node.message_store.local_derived import open_dispatcher
+from node.message_store.local_derived import open_dispatcher, rebuild_derived
 from node.message_store.local_flush import SYNC_FLUSH_TIMEOUT_MS, FlushMode, GroupCommitRequest, GroupCommitService
 from node.message_store.local_log import FILE_BYTES, Flush, LocalCommitLog
 from node.message_store.local_mark import write_log_mark
@@ -81,7 +82,7 @@ class LocalMessageStore:
         free_bytes: Callable[[], int] | None = None, disk: Disk | None = None, files: Files = OS,
     ) -> None:  # fmt: skip
         self.root, self.settings, self._now_ms = root, settings, now_ms
-        self._free_bytes = free_bytes
+        self._free_bytes, self._files = free_bytes, files
         self._disk = disk if disk is not None else OsDisk()
         self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES)
         self.log = LocalCommitLog(root, settings.file_bytes, disk=self._disk, files=files)
@@ -275,8 +276,18 @@ class LocalMessageStore:
         self.dispatcher.save()
 
     def append_data(self, offset: int, data: bytes) -> int:
-        """A master's bytes. Raises BadBytes: nothing was written."""
+        """A master's bytes; how many were taken. Raises BadBytes: nothing was written."""
         return self.log.append_data(offset, data)
+
+    def cut_back(self, end: int) -> int:
+        """A slave's log goes back to where its master's agrees; how many bytes were cut, and are kept aside."""
+        gone = self.log.cut(end)
+        if self.end_position > end:
+            rebuild_derived(
+                self.root, self.log.min_offset, self.log.max_offset, self.dispatcher.sizes, self._disk, self._files
+            )
+            self.dispatcher = Dispatcher(self.root, disk=self._disk, files=self._files)
+        return gone
 
     def mark_flushed(self, found: Flush) -> None:
         """After that flush: a recovery begins there."""

@@ -1,0 +1,248 @@
+"""HAClient: a slave's end of the connection to its master, without a socket: bytes in, bytes out, the clock passed in.
+
+It asks whether the master is one of ours; if so, both say what they have before anything is sent, else it is served as
+RocketMQ's slaves are. It writes whole records only, so its log always ends at a border, and reports what is as durable
+as its flush mode promises: the first report leaves at once.
+
+Invariants: nothing is written that does not follow on its own end, or whose records do not say that they lie there; its
+log is cut only where `cuts_back` says so, back to the last record that its master has too, and what is cut is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from node.ha.common_end import CommonEnd
+from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
+from node.ha.handshake import LogOf, Stand, hello_of, parse_hello, parse_verdict
+from node.ha.lineage import Lineage
+from node.ha.settings import HaSettings
+from node.message_store.errors import MessageStoreError
+from node.message_store.framing import MESSAGE_BYTES_MAX
+
+
+class State(Enum):
+    """How far the connection is."""
+
+    CLOSED = "closed"
+    ASKED = "asked"  # is the master one of ours?
+    SAID = "said"  # what this slave has; the verdict comes
+    SEARCHING = "searching"  # where both logs agree
+    FLUSHING = "flushing"  # a master of RocketMQ's takes the first report for a request: all is to be on disk first
+    TRANSFER = "transfer"
+
+
+class SlaveStore(Protocol):
+    """What a slave does with its master's bytes."""
+
+    @property
+    def log(self) -> LogOf: ...
+    @property
+    def durable_offset(self) -> int: ...
+    def append_data(self, offset: int, data: bytes) -> int: ...
+    def cut_back(self, end: int) -> int: ...
+
+
+Note = Callable[[str, str, str], None]
+
+
+class HAClient:
+    """See the module's docstring. `run`: of this process; `keep` writes a lineage, before what rests on it."""
+
+    def __init__(
+        self, store: SlaveStore, settings: HaSettings, slave: str, run: str, lineage: Lineage,
+        keep: Callable[[Lineage], None], note: Note,
+    ) -> None:  # fmt: skip
+        self._store, self._settings, self._slave, self._run = store, settings, slave, run
+        self.lineage, self._keep, self._note = lineage, keep, note
+        self.state = State.CLOSED
+        self.closed_by = ""
+        self.stand: Stand | None = None
+        self.is_ours = False  # the master
+        self.trouble = ""  # why nothing is transferred; empty once it is
+        self.current_reported_offset = -1
+        self.last_read_ms = self.last_write_ms = 0
+        self.master_offset = -1  # the newest place that the master's frames showed
+        self._reader = FrameReader()
+        self._part = b""  # of a record that is not whole yet
+        self._out: list[bytes] = []
+        self._said: Lineage | None = None
+        self._search: CommonEnd | None = None
+        self._asked_ms = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is State.CLOSED
+
+    # --- the connection -------------------------------------------------------------------------------------------
+    def connected(self, now_ms: int) -> None:
+        self._reader, self._part, self._out = FrameReader(), b"", [encode_report(ASK)]
+        self._search, self._said = None, None
+        self.current_reported_offset = -1
+        self.state, self.closed_by, self.is_ours = State.ASKED, "", False
+        self._asked_ms = self.last_read_ms = self.last_write_ms = now_ms
+
+    def close(self, why: str) -> None:
+        """The shell closes the socket then."""
+        if self.state is not State.CLOSED:
+            self.state, self.closed_by = State.CLOSED, why
+
+    def next_bytes(self, now_ms: int) -> bytes:
+        """What to send now."""
+        if self.state is State.CLOSED:
+            return b""
+        if self.state is State.ASKED and now_ms - self._asked_ms >= self._settings.java_after_ms:
+            self.state = State.FLUSHING
+            self._note("ha_master_of_rocketmq", "warning", "the master speaks no handshake: what it holds is not known")
+        if now_ms - self.last_read_ms > self._settings.housekeeping_ms:
+            self.close(f"nothing was heard of the master for {now_ms - self.last_read_ms} ms")
+            return b""
+        if self.state is State.FLUSHING and self._store.durable_offset >= self._store.log.max_offset:
+            self._transfer(None)
+            self._report(self._store.log.max_offset if not _is_empty(self._store.log) else 0, now_ms)
+        if self.state is State.TRANSFER:
+            durable = self._store.durable_offset
+            is_due = now_ms - self.last_write_ms > self._settings.heartbeat_ms
+            if durable > self.current_reported_offset or is_due:
+                self._report(max(durable, self.current_reported_offset), now_ms)
+        found, self._out = b"".join(self._out), []
+        return found
+
+    @property
+    def wants_flush(self) -> bool:
+        """A report waits for the disk."""
+        return self.state is State.FLUSHING or (
+            self.state is State.TRANSFER and self._store.durable_offset < self._store.log.max_offset
+        )
+
+    def _report(self, offset: int, now_ms: int) -> None:
+        self._out.append(encode_report(offset))
+        self.current_reported_offset, self.last_write_ms = offset, now_ms
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """The master's bytes, in pieces of any length."""
+        if self.state is State.CLOSED:
+            return
+        self.last_read_ms = now_ms
+        try:
+            for frame in self._reader.feed(data):
+                if frame.said is not None:
+                    self._heard(frame.said, now_ms)
+                else:
+                    self._frame(frame)
+                if self.is_closed:
+                    return
+        except (HaError, MessageStoreError, OSError) as error:
+            self._refuse(str(error))
+
+    def _refuse(self, why: str) -> None:
+        if why != self.trouble:
+            self.trouble = why
+            self._note("ha_not_served", "error", why)
+        self.close(why)
+
+    # --- the handshake --------------------------------------------------------------------------------------------
+    def _heard(self, said: dict[str, object], now_ms: int) -> None:
+        if self.state is State.ASKED:
+            self._hello(said, now_ms)
+        elif self.state is State.SAID:
+            self._verdict(said)
+        elif self.state is State.SEARCHING:
+            self._searched(said)
+        else:
+            raise HaError("the master says something that was not asked for")
+
+    def _hello(self, said: dict[str, object], now_ms: int) -> None:
+        master = parse_hello(said)
+        own, log = self.lineage, self._store.log
+        self.is_ours = True
+        if own.pair == master.lineage.pair and master.lineage.epoch < own.epoch:
+            raise HaError(
+                f"the master is of epoch {master.lineage.epoch}, this slave heard of {own.epoch}:"
+                " an old master returned"
+            )
+        self._said, self._master_span = master.lineage, (master.begin, master.end)
+        self._out.append(slave_says(hello_of(log, own, self._slave, self._run).to_json()))
+        self.state, self.last_write_ms = State.SAID, now_ms
+
+    def _verdict(self, said: dict[str, object]) -> None:
+        verdict = parse_verdict(said)
+        self.stand = verdict.stand
+        log = self._store.log
+        if verdict.stand.is_served:
+            if verdict.start != log.max_offset and not _is_empty(log):
+                raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
+            assert self._said is not None
+            self._transfer(self._said)
+        elif verdict.stand.can_be_cut and self._settings.cuts_back:
+            begin, end = self._master_span
+            self._search = CommonEnd(log, max(begin, log.min_offset), min(end, log.max_offset))
+            self.state = State.SEARCHING
+            self._ask()
+        else:
+            more = (
+                "" if not verdict.stand.can_be_cut else "; with cuts_back this slave would cut its log back, and keep"
+            )
+            raise HaError(f"{verdict.stand.value}: {verdict.reason}{more and more + ' a copy'}")
+
+    def _transfer(self, lineage: Lineage | None) -> None:
+        if lineage is not None and lineage != self.lineage:
+            self._keep(lineage)
+            self.lineage = lineage
+        self.state = State.TRANSFER
+        if self.trouble:
+            self.trouble = ""
+            self._note("ha_served", "info", f"{self.stand.value if self.stand else 'as RocketMQ serves slaves'}")
+
+    def _ask(self) -> None:
+        assert self._search is not None
+        if not self._search.is_done:
+            self._out.append(slave_says({"ranges": [list(one) for one in self._search.ranges]}))
+            return
+        end = self._search.end
+        if end is None:
+            raise HaError("nothing in this log agrees with the master's: empty the directory, or find out whose it is")
+        before = self._store.log.max_offset
+        self._keep(self.lineage.below(end))
+        self.lineage = self.lineage.below(end)
+        gone = self._store.cut_back(end)
+        self._note(
+            "ha_cut_back", "warning", f"from {before} to {end}, where the master's log agrees: {gone} bytes aside"
+        )
+        self.close("its log was cut back: it connects again")
+
+    def _searched(self, said: dict[str, object]) -> None:
+        assert self._search is not None
+        crcs = said.get("crcs")
+        if not isinstance(crcs, list) or len(crcs) != len(self._search.ranges):
+            raise HaError("the master's CRCs cannot be read")
+        self._search.answer(crcs)
+        self._ask()
+
+    # --- the log --------------------------------------------------------------------------------------------------
+    def _frame(self, frame: Frame) -> None:
+        if self.state is not State.TRANSFER:
+            raise HaError("the master sends its log, and was not asked for it")
+        log = self._store.log
+        place = log.max_offset + len(self._part)
+        if frame.offset != place and not (_is_empty(log) and not self._part):
+            raise HaError(f"the master sends from {frame.offset} on, this log goes on at {place}")
+        self.master_offset = max(self.master_offset, frame.offset + len(frame.body))
+        if not frame.body:
+            return
+        if _is_empty(log) and frame.offset % log.file_bytes and frame.offset != log.max_offset:
+            raise HaError(
+                f"the master's log begins at {frame.offset}, which is no multiple of {log.file_bytes}"
+                " (mappedFileSizeCommitLog)"
+            )
+        data, self._part = self._part + frame.body, b""
+        taken = self._store.append_data(frame.offset + len(frame.body) - len(data), data)
+        self._part = data[taken:]
+        if len(self._part) > MESSAGE_BYTES_MAX:
+            raise HaError(f"{len(self._part)} bytes of the master's log without the end of a record")
+
+
+def _is_empty(log: LogOf) -> bool:
+    return log.max_offset == log.min_offset

@@ -1,0 +1,259 @@
+"""HAConnection: one slave, as its master sees it, without a socket: bytes in, bytes out, the clock passed in.
+
+ReadSocketService takes reports, WriteSocketService gives frames: at most 32 KiB of one file each, ended at a border
+between records (a slave of RocketMQ's takes whole frames only, so it never stops within a record), heartbeats when
+nothing was sent for 5 s.
+
+Invariants: nothing of the log is sent before the slave was judged; a report that goes back, or is of what was never
+sent, ends the connection; an acknowledgement is what the slave reported, never what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from node.ha.common_end import RANGES_MAX
+from node.ha.frames import ASK, HaError, ReportReader, encode_header, master_says
+from node.ha.handshake import Hello, LogOf, Stand, Verdict, hello_of, judge_request, parse_hello
+from node.ha.lineage import Lineage
+from node.ha.settings import HaSettings
+from node.message_store.record import SIZE_AND_MAGIC
+
+WHOLE_BYTES_MAX: Final = 2 << 20  # of a record that goes in a frame of its own
+PROBE_BYTES_MAX: Final = 64 << 20  # of the log, compared for one question of a slave's
+
+
+class Phase(Enum):
+    """How far a connection is."""
+
+    NEW = "new"
+    ASKED = "asked"  # a slave of ours: it is to say what it has
+    JUDGED = "judged"  # it is not served, and may ask where the logs agree
+    TRANSFER = "transfer"
+    CLOSED = "closed"
+
+
+class Master(Protocol):
+    """What a connection asks of its HAService."""
+
+    @property
+    def log(self) -> LogOf: ...
+    @property
+    def settings(self) -> HaSettings: ...
+    @property
+    def lineage(self) -> Lineage: ...
+    def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
+        """How its slave stands, and whether it may come in."""
+
+    def served(self, connection: HAConnection) -> None: ...
+    def acknowledged(self, connection: HAConnection) -> None: ...
+    def refused(self, connection: HAConnection, reason: str) -> None: ...
+
+
+class WriteSocketService:
+    """What goes to the slave. `next_transfer_from` -1: nothing of the log yet."""
+
+    def __init__(self, log: LogOf, settings: HaSettings, now_ms: int) -> None:
+        self._log, self._settings = log, settings
+        self.next_transfer_from = -1
+        self.last_write_ms = now_ms
+        self.sent_bytes = 0
+        self._said: deque[bytes] = deque()
+        self._window = (now_ms, 0)  # flow control: since when, and how many bytes
+
+    def say(self, said: dict[str, Any]) -> None:
+        self._said.append(master_says(said))
+
+    def next_bytes(self, now_ms: int) -> bytes:
+        """One frame; empty: nothing to send now."""
+        found = self._said.popleft() if self._said else self._transfer(now_ms)
+        if found:
+            self.last_write_ms = now_ms
+        return found
+
+    def _transfer(self, now_ms: int) -> bytes:
+        place = self.next_transfer_from
+        if place < 0:
+            return b""
+        if place < self._log.max_offset and self._may_send(now_ms):
+            body = self._batch(place)
+            if body:
+                self.next_transfer_from += len(body)
+                self.sent_bytes += len(body)
+                self._window = (self._window[0], self._window[1] + len(body))
+                return encode_header(place, len(body)) + body
+        if now_ms - self.last_write_ms > self._settings.heartbeat_ms:
+            return encode_header(place, 0)
+        return b""
+
+    def _may_send(self, now_ms: int) -> bool:
+        limit = self._settings.flow_control_bytes_s
+        if now_ms - self._window[0] >= 1000:
+            self._window = (now_ms, 0)
+        return not limit or self._window[1] < limit
+
+    def _batch(self, place: int) -> bytes:
+        size = self._settings.transfer_batch_bytes
+        data = self._log.read(place, size)
+        if len(data) < size:
+            return data  # up to the end of the file, or of the log: a border
+        upto, needs = whole_bytes(data)
+        if upto:
+            return data[:upto]
+        return self._log.read(place, needs) if size < needs <= WHOLE_BYTES_MAX else data
+
+    def data_wait_ms(self, now_ms: int) -> int:
+        """When there may be something to send again, if the log stays as it is."""
+        heartbeat_ms = self.last_write_ms + self._settings.heartbeat_ms + 1 - now_ms
+        if self.next_transfer_from < self._log.max_offset:
+            return max(1, min(heartbeat_ms, self._window[0] + 1000 - now_ms))
+        return max(1, heartbeat_ms)
+
+
+def whole_bytes(data: bytes) -> tuple[int, int]:
+    """How many of these bytes of the log, which begin at a border, are whole records; how long the next one is."""
+    at, end = 0, len(data)
+    while end - at >= SIZE_AND_MAGIC.size:
+        size = SIZE_AND_MAGIC.unpack_from(data, at)[0]
+        if size <= 0 or size > end - at:
+            return at, max(size, 0)
+        at += size
+    return at, 0
+
+
+class ReadSocketService:
+    """What comes from the slave."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._reader = ReportReader()
+        self.last_read_ms = now_ms
+
+    def feed(self, data: bytes, now_ms: int) -> list[int | dict[str, Any]]:
+        self.last_read_ms = now_ms
+        return self._reader.feed(data)
+
+
+class HAConnection:
+    """See the module's docstring. `slave`: who it is: an id of ours, or the address of a slave of RocketMQ's."""
+
+    def __init__(self, master: Master, address: str, now_ms: int) -> None:
+        self._master = master
+        self.address = address
+        self.slave = ""
+        self.run = ""
+        self.is_ours = False
+        self.phase = Phase.NEW
+        self.stand: Stand | None = None
+        self.closed_by = ""
+        self.connected_ms = now_ms
+        self.slave_request_offset = -1
+        self.slave_ack_offset = -1
+        self.acked_ms = now_ms
+        self.reading = ReadSocketService(now_ms)
+        self.writing = WriteSocketService(master.log, master.settings, now_ms)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.phase is Phase.CLOSED
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """The slave's bytes, in pieces of any length."""
+        if self.phase is Phase.CLOSED:
+            return
+        try:
+            for one in self.reading.feed(data, now_ms):
+                self._take(one, now_ms)
+                if self.is_closed:
+                    return
+        except HaError as error:
+            self.close(str(error), is_refusal=True)
+
+    def next_bytes(self, now_ms: int) -> bytes:
+        """What to send now; a closed connection has only what was said before."""
+        if self.phase is Phase.CLOSED:
+            return b""
+        if now_ms - self.reading.last_read_ms > self._master.settings.housekeeping_ms:
+            self.close(f"nothing was heard of it for {now_ms - self.reading.last_read_ms} ms")
+            return b""
+        return self.writing.next_bytes(now_ms)
+
+    def close(self, why: str, *, is_refusal: bool = False) -> None:
+        if self.phase is not Phase.CLOSED:
+            self.phase, self.closed_by = Phase.CLOSED, why
+            if is_refusal:
+                self._master.refused(self, why)
+
+    def _take(self, one: int | dict[str, Any], now_ms: int) -> None:
+        if isinstance(one, dict):
+            self._heard(one, now_ms)
+        elif self.phase is Phase.NEW and one == ASK:
+            self.is_ours, self.phase = True, Phase.ASKED
+            self.writing.say(hello_of(self._master.log, self._master.lineage).to_json())
+        elif self.phase is Phase.NEW:
+            self._request(one, now_ms)
+        elif self.phase is Phase.TRANSFER and one != ASK:
+            self._report(one, now_ms)
+        else:
+            raise HaError(f"a report of {one}, and it has not said what it has")
+
+    def _request(self, offset: int, now_ms: int) -> None:
+        """The first report of a slave of RocketMQ's."""
+        self.slave = f"java:{self.address.rpartition(':')[0]}"
+        verdict = judge_request(self._master.log, offset)
+        self.stand = verdict.stand
+        if not verdict.stand.is_served:
+            raise HaError(verdict.reason)
+        self._serve(offset, verdict, now_ms)
+
+    def _heard(self, said: dict[str, Any], now_ms: int) -> None:
+        if self.phase is Phase.ASKED:
+            hello = parse_hello(said)
+            self.slave, self.run = hello.slave, hello.run
+            verdict = self._master.judged(self, hello)
+            self.stand = verdict.stand
+            self.writing.say(verdict.to_json())
+            if verdict.stand.is_served:
+                self._serve(hello.end, verdict, now_ms)
+            else:
+                self.phase = Phase.JUDGED
+                self._master.refused(self, verdict.reason)
+        elif self.phase is Phase.JUDGED:
+            self._probed(said)
+        else:
+            raise HaError(f"an object that was not asked for: {json.dumps(said)[:100]}")
+
+    def _serve(self, request: int, verdict: Verdict, now_ms: int) -> None:
+        self.phase = Phase.TRANSFER
+        self.slave_request_offset = request
+        # One of ours acknowledges what is as durable as its mode promises, so not yet what it has.
+        self.slave_ack_offset = -1 if self.is_ours else request
+        self.acked_ms = now_ms
+        self.writing.next_transfer_from = verdict.start
+        self._master.served(self)
+
+    def _report(self, offset: int, now_ms: int) -> None:
+        if offset < self.slave_ack_offset:
+            raise HaError(f"a report of {offset} behind one of {self.slave_ack_offset}: its log went back")
+        if offset > self.writing.next_transfer_from:
+            raise HaError(f"a report of {offset}, and {self.writing.next_transfer_from} is all that was sent")
+        self.slave_ack_offset, self.acked_ms = offset, now_ms
+        self._master.acknowledged(self)
+
+    def _probed(self, said: dict[str, Any]) -> None:
+        """Where do the logs agree? CRCs of ranges of this master's."""
+        ranges = said.get("ranges")
+        if not isinstance(ranges, list) or len(ranges) > RANGES_MAX:
+            raise HaError("a question that cannot be read")
+        crcs: list[int | None] = []
+        left = PROBE_BYTES_MAX
+        for one in ranges:
+            if not (isinstance(one, list) and len(one) == 2 and all(type(part) is int for part in one)):
+                raise HaError("a range that cannot be read")
+            left -= max(0, one[1] - one[0])
+            if left < 0:
+                raise HaError(f"ranges of more than {PROBE_BYTES_MAX} bytes")
+            crcs.append(self._master.log.crc_of(one[0], one[1]))
+        self.writing.say({"crcs": crcs})

@@ -1,0 +1,99 @@
+"""Whose history a log is: `DATA/quorumscope/ha`, an id of the pair and the epochs in which masters wrote.
+
+Every time a broker becomes master, an epoch begins at its log's end; a slave takes its master's list over. So a slave
+that heard of a later epoch fences an old master that returns, and a log of another pair is not taken for a late one.
+
+Invariants: written before the first put of an epoch is taken; epochs only grow, and so do their starts; the oldest go
+when there are more than a thousand.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from node.message_store.dispatch_mark import OURS
+from node.message_store.errors import MessageStoreError
+from node.message_store.read_files import OS, Files
+from node.message_store.write_files import Disk
+from node.protocol.entry import crc32
+from node.protocol.value_class import value_class
+
+NAME: Final = "ha"
+EPOCHS_MAX: Final = 1000
+PROMOTION: Final = 1 << 20
+ID_LETTERS_MAX: Final = 64
+_BYTES_MAX: Final = 256 << 10
+
+
+@value_class(slots=True, frozen=True)
+class Lineage:
+    """`pair` empty: not known (a log of RocketMQ's, or a new one). `epochs`: (number, start) ascending."""
+
+    pair: str = ""
+    epochs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """The newest; 0: none."""
+        return self.epochs[-1][0] if self.epochs else 0
+
+    def begun(self, pair: str, start: int, *, is_promoted: bool = False) -> Lineage:
+        """With an epoch more, from `start` on: the next one for a master that starts again, a much later one for a
+        slave that is promoted, so that the old master is of an older one however often it starts."""
+        number = (self.epoch // PROMOTION + 1) * PROMOTION if is_promoted else self.epoch + 1
+        return Lineage(self.pair or pair, (*self.below(start).epochs, (number, start))[-EPOCHS_MAX:])
+
+    def below(self, end: int) -> Lineage:
+        """What is true of a log that is cut back to `end`; the newest number stays known."""
+        return replace(self, epochs=tuple((number, min(start, end)) for number, start in self.epochs))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"pair": self.pair, "epochs": [list(one) for one in self.epochs]}
+
+
+def parse_lineage(said: object) -> Lineage:
+    """Raises ValueError."""
+    if not isinstance(said, dict):
+        raise ValueError("no object")
+    pair, epochs = said.get("pair"), said.get("epochs")
+    if not isinstance(pair, str) or len(pair) > ID_LETTERS_MAX or not isinstance(epochs, list):
+        raise ValueError("no pair, or no epochs")
+    found: list[tuple[int, int]] = []
+    for one in epochs[: EPOCHS_MAX + 1]:
+        if not (isinstance(one, list) and len(one) == 2 and all(type(part) is int and part >= 0 for part in one)):
+            raise ValueError(f"no epoch: {one!r}")
+        if found and (one[0] <= found[-1][0] or one[1] < found[-1][1]):
+            raise ValueError(f"epoch {one} behind {found[-1]}")
+        found.append((one[0], one[1]))
+    if len(found) > EPOCHS_MAX:
+        raise ValueError(f"more than {EPOCHS_MAX} epochs")
+    return Lineage(pair, tuple(found))
+
+
+def lineage_path(root: Path) -> Path:
+    return root / OURS / NAME
+
+
+def write_lineage(root: Path, lineage: Lineage, disk: Disk) -> None:
+    said = json.dumps(lineage.to_json(), separators=(",", ":"))
+    disk.replace(lineage_path(root), f"{crc32(said.encode()):08x} {said}\n".encode())
+
+
+def read_lineage(root: Path, files: Files = OS) -> Lineage:
+    """An empty one where there is none. Raises MessageStoreError."""
+    path = lineage_path(root)
+    if files.size(path) is None:
+        return Lineage()
+    crc, _space, said = files.read(path, 0, _BYTES_MAX).partition(b" ")
+    try:
+        if int(crc, 16) != crc32(said.rstrip(b"\n")):
+            raise ValueError("its CRC does not agree")
+        return parse_lineage(json.loads(said))
+    except (ValueError, RecursionError) as error:
+        raise MessageStoreError(
+            f"{path} cannot be read ({error}): on a slave remove it and the log, it gets everything from its master;"
+            " on a master restore it from its slave's"
+        ) from error

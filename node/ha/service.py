@@ -1,0 +1,136 @@
+"""HAService: a broker's part in classic HA: its slaves' connections, and the puts that wait for them.
+
+Invariants: acknowledgements count per slave, however many connections it has; a message waits for slaves only where its
+sender and the role ask for it; nobody is waited for who is not there, or too far behind; an older master that meets a
+slave which heard of a later epoch is fenced: it acknowledges nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from node.ha.connection import HAConnection, Phase
+from node.ha.group_transfer import GroupTransferRequest, GroupTransferService
+from node.ha.handshake import Hello, LogOf, Stand, Verdict, judge
+from node.ha.lineage import Lineage
+from node.ha.settings import BrokerRole, HaSettings
+from node.message_store.put_result import PutStatus
+
+CONNECTIONS_MAX: Final = 64
+Note = Callable[[str, str, str], None]
+
+
+class HAService:
+    """See the module's docstring. `on_fenced` is called once, with the later epoch."""
+
+    def __init__(
+        self, log: LogOf, settings: HaSettings, role: BrokerRole, lineage: Lineage, note: Note,
+        on_fenced: Callable[[int], None] = lambda _epoch: None,
+    ) -> None:  # fmt: skip
+        self.log, self.settings, self.role, self.lineage = log, settings, role, lineage
+        self._note, self._on_fenced = note, on_fenced
+        self.transfers = GroupTransferService()
+        self.connections: list[HAConnection] = []
+        self.push2_slave_max_offset = 0
+        self.fenced_by = 0
+        self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
+        self.on_data: list[Callable[[], None]] = []  # called when there is more to send
+
+    # --- puts -----------------------------------------------------------------------------------------------------
+    def handle_ha(self, next_offset: int, now_ms: int, done: Callable[[PutStatus], None]) -> None:
+        """Of a put whose sender waits for it to be stored (property WAIT)."""
+        for wake in self.on_data:
+            wake()
+        needed = self.settings.in_sync_replicas - 1
+        if self.fenced_by:
+            done(PutStatus.SLAVE_NOT_AVAILABLE)
+        elif self.role is not BrokerRole.SYNC_MASTER or needed < 1:
+            done(PutStatus.PUT_OK)
+        elif not self.is_slave_ok(next_offset):
+            done(PutStatus.SLAVE_NOT_AVAILABLE)
+        else:
+            deadline_ms = now_ms + self.settings.slave_timeout_ms
+            self.transfers.put_request(GroupTransferRequest(next_offset, needed, deadline_ms, done))
+
+    def is_slave_ok(self, master_put_where: int) -> bool:
+        """Whether as many slaves as a put needs are here, and less than haSlaveFallbehindMax behind."""
+        limit = self.settings.slave_fall_behind_max_bytes
+        near = sum(master_put_where - ack < limit for ack in self.acks().values())
+        return near >= max(1, self.settings.in_sync_replicas - 1)
+
+    def acks(self) -> dict[str, int]:
+        """By slave that is served: the place up to which it has the log."""
+        found: dict[str, int] = {}
+        for one in self.connections:
+            if one.phase is Phase.TRANSFER:
+                found[one.slave] = max(one.slave_ack_offset, found.get(one.slave, 0))
+        return found
+
+    def tick(self, now_ms: int) -> None:
+        self.transfers.expire(now_ms)
+
+    # --- connections ----------------------------------------------------------------------------------------------
+    def accept(self, address: str, now_ms: int) -> HAConnection | None:
+        """None: there are too many."""
+        if len(self.connections) >= CONNECTIONS_MAX or not self.role.is_master or self.fenced_by:
+            return None
+        connection = HAConnection(self, address, now_ms)
+        self.connections.append(connection)
+        return connection
+
+    def remove(self, connection: HAConnection) -> None:
+        """Its socket is closed."""
+        connection.close(connection.closed_by or "the connection ended")
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self._note("ha_disconnected", "info", f"slave {_name(connection)}: {connection.closed_by}")
+
+    def end(self, why: str) -> None:
+        """This broker is no master any more."""
+        for one in list(self.connections):
+            one.close(why)
+        self.transfers.end()
+
+    def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
+        if not hello.slave:
+            return Verdict(Stand.REFUSED, "it has no id")
+        if hello.lineage.pair == self.lineage.pair and hello.lineage.epoch > self.lineage.epoch and self.lineage.pair:
+            self._fence(hello.lineage.epoch)
+        for one in self.connections:
+            same = one is not connection and one.slave == hello.slave and one.phase is Phase.TRANSFER
+            if same and one.run != hello.run:
+                return Verdict(Stand.REFUSED, f"a slave with the id {hello.slave} is connected from {one.address}")
+            if same:
+                one.close("it connected again")
+        return judge(self.log, self.lineage, hello)
+
+    def _fence(self, epoch: int) -> None:
+        if not self.fenced_by:
+            self.fenced_by = epoch
+            text = f"a slave heard of epoch {epoch}, this master is of {self.lineage.epoch}: it takes no more puts"
+            self._note("ha_fenced", "error", text)
+            self._on_fenced(epoch)
+            self.transfers.end()
+
+    def served(self, connection: HAConnection) -> None:
+        self.troubles.pop(_name(connection), None)
+        self.troubles.pop(connection.address.rpartition(":")[0], None)
+        self._note("ha_connected", "info", f"slave {_name(connection)}: {connection.stand}")
+
+    def refused(self, connection: HAConnection, reason: str) -> None:
+        name = _name(connection)
+        if self.troubles.get(name) != reason:
+            self.troubles[name] = reason
+            while len(self.troubles) > CONNECTIONS_MAX:
+                del self.troubles[next(iter(self.troubles))]
+            self._note("ha_refused", "error", f"slave {name}: {reason}")
+
+    def acknowledged(self, connection: HAConnection) -> None:
+        self.push2_slave_max_offset = max(self.push2_slave_max_offset, connection.slave_ack_offset)
+        if not self.fenced_by:
+            self.transfers.acknowledged(self.acks().values())
+
+
+def _name(connection: HAConnection) -> str:
+    return connection.slave or connection.address.rpartition(":")[0] or connection.address

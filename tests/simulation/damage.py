@@ -62,6 +62,11 @@ class Damage:
         """Entries whose bytes are not what was written."""
         return [entry for _, _, _, entry in self._standing() if entry >= 0] + self.missing
 
+    def rotten_at(self, pos: int, size: int) -> bool:
+        """Whether a byte of these of the log is not what was written, on purpose or by chance."""
+        at = [int(path.name) + offset for path, offset, _, _ in self._standing() if path.parent.name == "data"]
+        return any(pos <= one < pos + size for one in at)
+
     @property
     def missing(self) -> list[int]:
         """Entries of lost files that are not back."""

@@ -45,9 +45,8 @@ class Disks(Observer):
         self._proved: dict[str, int] = {}  # how far the durable bytes were compared in this incarnation
         self._claimed: dict[str, tuple[str, int]] = {}  # (store, durable index) as said last, over incarnations
         self.damaged: dict[str, str] = {}  # member -> the store that a fault damaged
-        self._cutting: dict[
-            str, tuple[int, list[tuple[int, int] | None]]
-        ] = {}  # member -> what is being cut, from where
+        # member -> what is being cut, from where
+        self._cutting: dict[str, tuple[int, list[Held | None]]] = {}
         self._beginning: dict[str, EntryMeta] = {}  # member -> the base behind which its log began, or is to begin
         # The first damaged entry and since when it is known: (member, incarnation) -> (index, ns).
         self._faulty_from: dict[tuple[str, int], tuple[int, int]] = {}
@@ -252,19 +251,22 @@ class Disks(Observer):
             mirror = self._mirrors.of[member.id]
             mirror.update()
             cut = effects.truncate.cut_index
-            self._cutting[member.id] = cut, [held and held.key for held in mirror.entries.since(cut)]
+            self._cutting[member.id] = cut, list(mirror.entries.since(cut))
 
     def cut(self, member: Member, record: TruncationRecord) -> None:
         begin, known = self._cutting.pop(member.id, (-1, []))
         archive = TruncationArchive(member.directory, platform=member.platform)
         found = {entry.index: (entry.term, entry.chain_crc) for entry in archive.entries(archive.count)}
         kept = archive.record(archive.count)
-        expected = {index: key for index, key in enumerate(known, begin) if key is not None}
+        expected = {index: held.key for index, held in enumerate(known, begin) if held is not None}
         if self.is_damaged(member):
             # The bytes go into the archive as they are. What can be read there is what was: without entries that are
             # all zeros in front, up to the first other bad one, and also where only the index file was damaged; and
             # what a fault hit reads as it is.
-            hit = member.damage.entries
+            damage = member.damage
+            hit = damage.entries + [
+                index for index, held in enumerate(known, begin) if held and damage.rotten_at(held.pos, held.size)
+            ]
             expected = {
                 index: key if index in hit else expected.get(index, key)
                 for index, key in found.items()

@@ -6,10 +6,10 @@ index file does not claim for the expected entry are remnants; everything else i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from node.protocol.entry import BLANK_BYTES, HEAD, HEAD_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Magic
+from node.protocol.entry import BLANK_BYTES, HEAD, HEAD_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Magic, pack_blank
 from node.store.files.os_files import SECTOR_BYTES
 from node.store.files.segment_list import SegmentList
 from node.store.recovery.walk import Cursor, Stop, Walk
@@ -77,6 +77,12 @@ def _is_remnant(data: SegmentList, index: SegmentList, at: Cursor) -> bool:
 def _is_torn(data: SegmentList, index: SegmentList, at: Cursor, last_used: int) -> bool:
     """Follows the damage record by record: each bad one has to be explained by itself."""
     while True:
+        file_end = _torn_filler(data, at)
+        if file_end is not None:
+            at = _past_sound_ones(data, replace(at, pos=file_end, chain=None))
+            if data.used_span(at.pos) is None:
+                return True
+            continue
         explained, size = _explain(data, at, last_used)
         if not explained:
             return False
@@ -85,12 +91,28 @@ def _is_torn(data: SegmentList, index: SegmentList, at: Cursor, last_used: int) 
             if unit is None or unit.pos != at.pos:
                 return True  # where the next record begins is written nowhere: nothing more can be judged
             size = unit.size
-        walk = Walk(data, Cursor(at.pos + size, at.index + 1, at.term, None, at.sealed_from))
-        for _ in walk.slabs():
-            pass
-        if data.used_span(walk.stop.cursor.pos) is None:
+        at = _past_sound_ones(data, Cursor(at.pos + size, at.index + 1, at.term, None, at.sealed_from))
+        if data.used_span(at.pos) is None:
             return True
-        at = walk.stop.cursor
+
+
+def _past_sound_ones(data: SegmentList, at: Cursor) -> Cursor:
+    walk = Walk(data, at)
+    for _ in walk.slabs():
+        pass
+    return walk.stop.cursor
+
+
+def _torn_filler(data: SegmentList, at: Cursor) -> int | None:
+    """Where the file ends, if its filler begins at the cursor and was cut in two by a sector that was never written."""
+    segment = data.find(at.pos)
+    if segment is None:
+        return None
+    head = pack_blank(segment.end - at.pos)
+    to_sector_end = SECTOR_BYTES - (at.pos - segment.start) % SECTOR_BYTES
+    if to_sector_end >= BLANK_BYTES or any(segment.read(at.pos + to_sector_end, SECTOR_BYTES)):
+        return None
+    return segment.end if segment.read(at.pos, to_sector_end) == head[:to_sector_end] else None
 
 
 def _explain(data: SegmentList, at: Cursor, last_used: int) -> tuple[bool, int | None]:

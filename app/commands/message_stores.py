@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from app.commands.common import Exit, Failure, show, show_json
-from app.commands.messages import in_time, opened_store
+from app.commands.messages import opened_store
+from node.message_store.described import in_time
 from node.printable import escaped
 
 if TYPE_CHECKING:

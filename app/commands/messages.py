@@ -6,10 +6,8 @@ body) was written by anybody, so it is escaped before a terminal gets it.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,8 +17,8 @@ from app.commands.common import Exit, Failure, JsonOption, show, show_json
 from node.printable import escaped
 
 if TYPE_CHECKING:
-    from node.message_store.commit_log import Placed
     from node.message_store.message_store import MessageStore
+    from node.message_store.record import MessageRecord
 
 SHOWN_BODY_CHARS: Final = 2000
 BODY_BYTES_MAX: Final = 64 << 20
@@ -90,6 +88,8 @@ def get(
     if len(ways) != 1:
         raise Failure(Exit.USAGE, f"which message? give one of ID, --offset N, --key K, or --topic T --queue Q"
                                   f" --queue-offset N{'; not ' + ' and '.join(ways) if ways else ''}")  # fmt: skip
+    from node.message_store.described import message_json
+
     with opened_store(store) as reader:
         if message_id is not None:
             _check_id(message_id)
@@ -103,7 +103,7 @@ def get(
             if topic is None or queue is None or queue_offset is None:
                 raise Failure(Exit.USAGE, "a place in a queue is --topic T --queue Q --queue-offset N, all three")
             found = [reader.in_queue(topic, queue, queue_offset)]
-        items = [message_json(reader, one) for one in found]
+        items = [message_json(reader, one, opened) for one in found]
     if not items:
         where = f"topic {topic!r}" if topic is not None else "any topic"
         raise Failure(Exit.FINDING, f"no message of {where} has the key {key!r} in the index of {store}")
@@ -199,6 +199,7 @@ def topic_json(store: MessageStore, topic: str) -> dict[str, Any]:
 
 
 def _queue_json(store: MessageStore, queue: Any) -> dict[str, Any]:
+    from node.message_store.described import in_time
     from node.message_store.errors import MessageStoreError
 
     low, high = queue.min_offset(store.log.min_offset), queue.max_offset()
@@ -215,110 +216,28 @@ def _queue_json(store: MessageStore, queue: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def message_json(store: MessageStore, placed: Placed) -> dict[str, Any]:
-    """One of `message get --json`. Bytes that are no UTF-8 are replaced in names, and base64 in a body."""
-    record = placed.record
-    return {
-        "message_id": record.message_id,
-        "topic": _clean(record.topic),
-        "queue_id": record.queue_id,
-        "queue_offset": record.queue_offset,
-        "born_at": in_time(record.born_timestamp_ms),
-        "born_host": str(record.born_host),
-        "stored_at": in_time(record.store_timestamp_ms),
-        "store_host": str(record.store_host),
-        "tags": _clean(record.tags) if record.tags is not None else None,
-        "keys": [_clean(one) for one in record.index_keys],
-        "properties": {_clean(name): _clean(value) for name, value in record.pairs},
-        "transaction": record.transaction_type.name.lower(),
-        "prepared_transaction_offset": record.prepared_transaction_offset,
-        "reconsume_times": record.reconsume_times,
-        "flag": record.flag,
-        "sys_flag": record.sys_flag,
-        "version": record.version,
-        "body": body_json(placed),
-        "where": where_json(store, placed),
-    }
-
-
-def body_json(placed: Placed) -> dict[str, Any]:
-    """As it was sent: opened where it is compressed; where that fails, as it lies, and why."""
-    from node.message_store.errors import MessageFormatError
-    from node.message_store.record import Compression
-
-    record = placed.record
-    kind = record.compression
-    name = (
-        "none"
-        if kind is Compression.NONE
-        else kind.name.lower().removeprefix("old_")
-        if kind is not None
-        else "unknown"
-    )
-    found: dict[str, Any] = {"stored_bytes": len(record.body), "compression": name, "crc_ok": record.is_body_sound}
-    try:
-        body = _opened(placed)
-        found |= {"bytes": len(body), "opened": True}
-    except MessageFormatError as error:
-        body = record.body
-        found |= {"bytes": None, "opened": False, "why": str(error)}
-    try:
-        return found | {"text": body.decode()}
-    except UnicodeDecodeError:
-        return found | {"base64": base64.b64encode(body).decode()}
-
-
-def _opened(placed: Placed) -> bytes:
+def opened(record: MessageRecord) -> bytes:
     """LZ4 and Zstandard are pyarrow's, where it is there (the audit extra). Raises MessageFormatError."""
     from node.message_store.bodies import opened_body
     from node.message_store.errors import MessageFormatError
     from node.message_store.record import Compression
 
-    kind = placed.record.compression
+    kind = record.compression
     if kind not in (Compression.LZ4, Compression.ZSTD):
-        return opened_body(placed.record, BODY_BYTES_MAX)
+        return opened_body(record, BODY_BYTES_MAX)
     try:
         import pyarrow
     except ImportError as error:
         text = f"the body is compressed with {kind.name}: install quorumscope[audit] to have it opened"
         raise MessageFormatError(text) from error
     try:
-        stream = pyarrow.input_stream(pyarrow.py_buffer(placed.record.body), compression=kind.name.lower())
+        stream = pyarrow.input_stream(pyarrow.py_buffer(record.body), compression=kind.name.lower())
         body: bytes = stream.read(BODY_BYTES_MAX + 1)
     except (OSError, pyarrow.ArrowException) as error:
         raise MessageFormatError(f"the body is no {kind.name} stream: {error}") from error
     if len(body) > BODY_BYTES_MAX:
         raise MessageFormatError(f"the body opens to more than {BODY_BYTES_MAX} bytes")
     return body
-
-
-def where_json(store: MessageStore, placed: Placed) -> dict[str, Any]:
-    """File, entry, queue unit and index files."""
-    from node.message_store.checking.verify import name_at
-    from node.message_store.java_text import key_hash
-    from node.message_store.queue_units import is_queued
-
-    record, offset = placed.record, placed.offset
-    file = next((one for _queue, one in store.log.files if one.start <= offset < one.end), None)
-    unit: dict[str, Any] | None = None
-    queue = store.queue(record.topic, record.queue_id) if is_queued(record) else None
-    if queue is not None:
-        rows = queue.units(record.queue_offset, 1)
-        there = int(rows[0]["offset"]) if len(rows) else None
-        name = queue.queue.find(record.queue_offset * 20)
-        unit = {
-            "file": f"consumequeue/{_clean(record.topic)}/{record.queue_id}/{name.name if name else ''}",
-            "queue_offset": record.queue_offset, "points_here": there == offset, "points_to_offset": there,
-        }  # fmt: skip
-    hashes = {key_hash(record.topic, key) for key in record.index_keys}
-    index = [
-        f"index/{name}" for name, one in store.index_files() if any(offset in one.places(hashed) for hashed in hashes)
-    ]
-    return {
-        "offset": offset, "size_bytes": placed.size_bytes, "file": name_at(store, offset),
-        "file_position": offset - file.start if file is not None else None,
-        "entry_index": placed.entry_index, "queued": is_queued(record), "queue_unit": unit, "index_files": index,
-    }  # fmt: skip
 
 
 def message_lines(one: dict[str, Any]) -> list[str]:
@@ -358,16 +277,6 @@ def message_lines(one: dict[str, Any]) -> list[str]:
     indexed = ", ".join(where["index_files"])
     lines.append(f"indexed in {indexed}" if indexed else "in no index file" if one["keys"] else "has no keys")
     return lines
-
-
-def in_time(timestamp_ms: int) -> str | None:
-    """RFC 3339 UTC; None where no calendar has it."""
-    try:
-        return (
-            datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def in_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

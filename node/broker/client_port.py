@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from node.background import Background
 from node.broker.broker import Broker, wall_ms
 from node.broker.dispatched_log import Touched
+from node.broker.introspection import INTROSPECT, Introspection
 from node.broker.metadata_tables import TablesInLog
 from node.broker.registration import OwnRegistration, Registrar
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity, host_of
 from node.broker.requests.quick_sends import QuickSends
 from node.broker.requests.table import BrokerRequests
+from node.broker.topic_rates import TopicRates
 from node.config import split_address
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
@@ -51,7 +53,11 @@ class ClientPort:
         self.registry = Registry()
         names = NameService(self.registry, wall_ms)
         routes = {code: self.context.as_master(handler) for code, handler in names.handlers().items() if code in ROUTES}
-        handlers: Mapping[int, Handler] = {**names.handlers(), **routes, **self.requests.handlers()}
+        self._rates = TopicRates()
+        introspection = Introspection(self.context, self._state, self._rates.of)
+        handlers: Mapping[int, Handler] = {
+            **names.handlers(), **routes, **self.requests.handlers(), INTROSPECT: introspection.handle,
+        }  # fmt: skip
         quick = QuickSends(self.context, self.requests.sends, broker.limits, broker.lane.put_record)
         self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed, take_send=quick.send)
         own = OwnRegistration(self.context, broker.roles)
@@ -91,6 +97,29 @@ class ClientPort:
         self.registrar.close()
         self.server.close()
 
+    def _state(self) -> dict[str, Any]:
+        """What this broker is now, for `node/broker/introspection.py`."""
+        broker, log, roles = self._broker, self._broker.log, self._broker.roles
+        registered = self.registrar.registered_ms
+        return {
+            "role": None if roles.role is None else roles.role.name,
+            "broker_id": roles.broker_id if roles.role is not None else None,
+            "term": roles.term if roles.role is not None else None,
+            "leader_id": broker.leader_id,
+            "address": self.context.identity.address,
+            "vip": broker.settings.broker.vip,
+            "name_servers": [{"address": one, "registered_ms": at} for one, at in registered.items()],
+            "dispatch": {
+                "committed_index": log.committed_index, "dispatched_index": log.dispatched_index,
+                "behind_entries": max(0, log.committed_index - log.dispatched_index),
+                "behind_ms": round(log.behind_s * 1000), "still_ms": round(log.still_s * 1000),
+                "stopped_by": log.stopped_by or None, "end_offset": log.end_position,
+            },
+            "connections": len(self.server.connections),
+            "pulls_held": self.requests.pulls.held,
+            "role_changes": [one.as_said() for one in roles.timeline],
+        }  # fmt: skip
+
     def _closed(self, connection: ClientConnection) -> None:
         self.registry.owner_gone(connection)
         self.requests.gone(connection)
@@ -101,6 +130,7 @@ class ClientPort:
     def _look(self) -> None:
         self._timers["look"] = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
         self.requests.look()
+        self._rates.look(self._broker.log.next_offsets)
         self.registrar.look()
         for owner in self.registry.expire(wall_ms()):
             if isinstance(owner, ClientConnection):

@@ -95,6 +95,8 @@ class Registrar:
         self._background = Background()
         self._last: tuple[int, DataVersion] | None = None
         self._last_at_s = 0.0
+        # When each was last sent a registration, over the connection that there is; None: there is none.
+        self.registered_ms: dict[str, int | None] = dict.fromkeys(addresses)
         for address, changed in zip(addresses, self._changed, strict=True):
             self._background.keep(f"registration at {address}", partial(self._keep, address, changed))
 
@@ -127,15 +129,16 @@ class Registrar:
                 await asyncio.sleep(AGAIN_S)
                 continue
             try:
-                await self._register_over(reader, writer, changed)
+                await self._register_over(address, reader, writer, changed)
             except OSError as error:
                 log.debug("%s: %s", address, error)
             finally:
+                self.registered_ms[address] = None
                 writer.close()
             await asyncio.sleep(AGAIN_S)
 
     async def _register_over(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: asyncio.Event
+        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: asyncio.Event
     ) -> None:
         """Until the connection ends. Raises OSError."""
         due_s = 0.0
@@ -146,6 +149,7 @@ class Registrar:
                 due_s = now_s + EVERY_S
                 writer.write(encode(self._own.as_request(0)))
                 await writer.drain()
+                self.registered_ms[address] = time.time_ns() // 1_000_000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), AGAIN_S)
 

@@ -20,12 +20,15 @@ from node.control import (
     leadership,
     machine,
     members,
+    message_changes,
+    messages,
     repair,
     segments,
     snapshot_files,
     state,
     trim,
 )
+from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
@@ -60,6 +63,8 @@ def make_parts(settings: Settings) -> Parts:
     parts = Parts(
         settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event()
     )
+    if settings.broker.has_broker:
+        parts.broker = BrokerLink(settings)
     if settings.node.token_file is not None:
         parts.rereading.add("the token that is shown to the engine", link.read_token, link.use_token)
     if settings.node.tls:
@@ -76,6 +81,8 @@ def create_app(settings: Settings) -> FastAPI:
         parts.stopping.set()
         await parts.operations.close()
         parts.link.close()
+        if parts.broker is not None:
+            await parts.broker.close()
 
     app = FastAPI(
         title="Quorumscope control plane",
@@ -109,6 +116,9 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(machine.calls)
     if settings.node.state_machine == "kv":
         app.include_router(kv.router)
+    if settings.broker.has_broker:
+        app.include_router(messages.router)
+        app.include_router(message_changes.router)
     for one in (
         state.router,
         entries.router,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Query, Request, Response
 
@@ -20,6 +20,9 @@ from node.protocol.codes import ResponseCode
 from node.rereading import Rereading
 from node.views.base import View
 from node.views.state import StateView
+
+if TYPE_CHECKING:
+    from node.control.broker_link import BrokerLink
 
 Json = dict[str, Any]
 INT64_MAX = (1 << 63) - 1
@@ -48,6 +51,7 @@ class Parts:
     event_readers: int = 0
     rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
+    broker: BrokerLink | None = None  # where the group has brokers
     flush_changed: bool = False  # the configuration says another one by now: the engine knows which is in force
 
     def reread(self, settings: Settings) -> None:

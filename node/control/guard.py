@@ -20,10 +20,9 @@ from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from node.access_rows import Right
 from node.config import Settings, is_loopback, read_token, split_address
 from node.control.problems import Problem, document
-from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, needed
+from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
 from node.protocol.codes import ResponseCode
@@ -93,7 +92,7 @@ class Guard:
         return await self.app(scope, receive, send)
 
     def is_recorded(self, scope: Scope) -> bool:
-        return needed(scope["method"], scope["path"]) == Right.OPERATE
+        return is_recorded(scope["method"], scope["path"])
 
     def check_path(self, scope: Scope, _: Headers) -> None:
         """The router takes a line break at a path's end for no part of it; what rights are asked by must be what it

@@ -14,12 +14,13 @@ from node.access_rows import ALL, Right
 
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/leaderz"})
 ENTRIES: Final = "/api/v1/entries"
+MESSAGES: Final = "/api/v1/messages"
 KEYS: Final = "/api/v1/kv/"
 COMMAND: Final = "/api/v1/machine/command"
 QUERY: Final = "/api/v1/machine/query"
 # Bodies of entries, or what tells whether a body is a certain one.
 BODIES: Final = re.compile(
-    r"/api/v1/(entries(/.*)?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?|snapshots/[^/]+/[^/]+/?)",
+    r"/api/v1/(entries(/.*)?|messages/?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?|snapshots/[^/]+/[^/]+/?)",
     re.DOTALL,
 )  # fmt: skip
 
@@ -37,6 +38,11 @@ THE_NODE: Final = Caller("node", ALL)  # whoever shows the one token of token_fi
 ANYBODY: Final = Caller("-", ALL)  # no token is in force
 
 
+def is_recorded(method: str, path: str) -> bool:
+    """Whether a call is in the trail: what operators do, and a message that somebody sends by hand."""
+    return needed(method, path) == Right.OPERATE or (method == "POST" and path.rstrip("/") == MESSAGES)
+
+
 def needed(method: str, path: str) -> Right:
     if path in OPEN_PATHS or path == "/api/v1":
         return Right.NOTHING
@@ -45,4 +51,4 @@ def needed(method: str, path: str) -> Right:
     called = path.rstrip("/")
     if called == QUERY:  # a question is a body, and changes nothing
         return Right.READ
-    return Right.APPEND if called in (ENTRIES, COMMAND) or path.startswith(KEYS) else Right.OPERATE
+    return Right.APPEND if called in (ENTRIES, MESSAGES, COMMAND) or path.startswith(KEYS) else Right.OPERATE

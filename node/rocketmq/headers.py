@@ -329,7 +329,7 @@ class BrokerNameRequest:
 
 @value_class(slots=True, frozen=True)
 class DeleteTopicRequest:
-    """216; without a cluster in all of them."""
+    """215, and 216: there without a cluster in all of them."""
 
     topic: str
     cluster_name: str | None = None

@@ -61,9 +61,9 @@ def exchanges(folder: Path) -> list[Exchange]:
 
 
 # Of tools and of the broker's configuration: not in the closed list yet, answered 3.
-NOT_SERVED = {25, 28, 200, 202, 203, 204, 207, 208, 215, 222, 223, 300, 303, 305, 315, 321, 9999}
+NOT_SERVED = {25, 28, 200, 202, 203, 204, 207, 208, 222, 223, 300, 303, 305, 315, 321, 9999}
 SERVED = {
-    10, 11, 12, 14, 15, 17, 21, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45, 46, 201, 310, 320,
+    10, 11, 12, 14, 15, 17, 21, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 41, 42, 43, 45, 46, 201, 215, 310, 320,
 }  # fmt: skip
 # Answers' fields that are times, ids or places.
 VARYING = {"msgId", "timestamp", "indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}

@@ -12,8 +12,9 @@ import pytest
 
 from app.cli import run
 from app.commands.common import Exit
-from app.commands.messages import in_time, message_json, message_lines
+from app.commands.messages import message_lines, opened
 from node.message_store.commit_log import Placed
+from node.message_store.described import in_time, message_json
 from node.message_store.message_store import MessageStore
 from node.message_store.record import MessageRecord
 from tests.unit.message_broker import Broker, filled
@@ -216,7 +217,7 @@ def test_what_a_sender_wrote_cannot_forge_lines(tmp_path: Path) -> None:
     broker.put("T\x1b[2J", 0, b"\x1b]0;title\x07", keys="k", unique="a\nlies at offset 7: nowhere")
     store = MessageStore(broker.write())
     placed = store.log.message_at(0)
-    lines = message_lines(message_json(store, placed))
+    lines = message_lines(message_json(store, placed, opened))
     assert sum(line.startswith("lies at offset") for line in lines) == 1
     assert not any("\x1b" in line for line in lines if not line.startswith("  "))
 
@@ -224,7 +225,7 @@ def test_what_a_sender_wrote_cannot_forge_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "body"), [(0x000, zlib.compress(b"hello")), (0x300, zlib.compress(b"hello"))])
 def test_a_compressed_body_is_shown_as_it_was_sent(tmp_path: Path, kind: int, body: bytes) -> None:
     store = MessageStore(filled(tmp_path, count=1).write())
-    found = message_json(store, placed_of(record(body, sys_flag=1 | kind)))["body"]
+    found = message_json(store, placed_of(record(body, sys_flag=1 | kind)), opened)["body"]
     assert (found["text"], found["compression"], found["bytes"]) == ("hello", "zlib", 5)
 
 
@@ -235,12 +236,13 @@ def test_lz4_and_zstandard_are_opened_with_pyarrow(tmp_path: Path, kind: int, na
     with pyarrow.CompressedOutputStream(sink, name) as stream:
         stream.write(b"hello")
     store = MessageStore(filled(tmp_path, count=1).write())
-    found = message_json(store, placed_of(record(sink.getvalue().to_pybytes(), sys_flag=1 | kind)))["body"]
+    found = message_json(store, placed_of(record(sink.getvalue().to_pybytes(), sys_flag=1 | kind)), opened)["body"]
     assert (found["text"], found["compression"], found["opened"]) == ("hello", name, True)
-    broken = message_json(store, placed_of(record(b"\xff\xfe", sys_flag=1 | kind)))["body"]
+    broken = message_json(store, placed_of(record(b"\xff\xfe", sys_flag=1 | kind)), opened)["body"]
     assert (broken["opened"], broken["base64"]) == (False, "//4=")
     assert any(
-        "not opened" in line for line in message_lines(message_json(store, placed_of(record(b"x", sys_flag=0x501))))
+        "not opened" in line
+        for line in message_lines(message_json(store, placed_of(record(b"x", sys_flag=0x501)), opened))
     )
 
 

@@ -29,7 +29,7 @@ from node.rocketmq.bodies import (
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.dispatch import Call, Handler, Peer, Refusal, Reply
 from node.rocketmq.header_fields import read_header
-from node.rocketmq.headers import CreateTopicRequest, GroupRequest, UnregisterClientRequest
+from node.rocketmq.headers import CreateTopicRequest, DeleteTopicRequest, GroupRequest, UnregisterClientRequest
 from node.rocketmq.java_json import dump, load, object_in, text_in
 
 KEPT_WITHIN_S: Final = 2.5  # RocketMQ's clients wait 3 s
@@ -72,6 +72,7 @@ class BrokerRequests:
             Request.LOCK_BATCH_MQ: as_master(self._lock),
             Request.UNLOCK_BATCH_MQ: self._unlock,
             Request.UPDATE_AND_CREATE_TOPIC: as_master(self._create_topic),
+            Request.DELETE_TOPIC_IN_BROKER: as_master(self._delete_topic),
             Request.GET_ALL_TOPIC_CONFIG: self._all_topics,
             Request.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
             Request.GET_ALL_DELAY_OFFSET: self._delay_offsets,
@@ -178,6 +179,15 @@ class BrokerRequests:
                     said.topic_sys_flag or 0, said.order,
                 )
             )  # fmt: skip
+        except Refusal as refusal:
+            return refusal.reply._replace(fields=None)
+        return Reply()
+
+    def _delete_topic(self, call: Call) -> Reply:
+        """Also one that is not there, as RocketMQ does."""
+        try:
+            self.context.check_master()
+            self.context.topics.delete(read_header(DeleteTopicRequest, call.request.fields).topic)
         except Refusal as refusal:
             return refusal.reply._replace(fields=None)
         return Reply()

@@ -1,0 +1,133 @@
+"""How far consumer groups are behind: for each queue, what they committed, what there is, and since when it waits.
+
+A group reads the topics that its members want now, and those that it has committed offsets of. The lag of a queue is
+what lies between its committed offset and its end; in time, how long ago the first of these was stored.
+
+Invariants: an offset that was never committed is unknown, not 0; a look at many queues lets others in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from node.broker.requests.context import Context
+
+LET_IN_EVERY: Final = 64
+NAMES_AT_ONCE: Final = 4096
+Json = dict[str, Any]
+Topics = dict[str, set[str]]  # by group
+
+
+@dataclass(slots=True)
+class QueueLag:
+    """`committed` None: the group has committed none, and begins where its clients choose."""
+
+    topic: str
+    queue_id: int
+    committed: int | None
+    min_offset: int
+    max_offset: int
+    first_stored_ms: int | None = None  # of the first message that is not consumed
+
+    @property
+    def messages(self) -> int | None:
+        """What expired before it was consumed is not waited for."""
+        return None if self.committed is None else max(0, self.max_offset - max(self.committed, self.min_offset))
+
+
+class GroupLag:
+    """Of one broker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def topics(self) -> Topics:
+        """Of all groups that are configured, that have members, or that have committed offsets."""
+        context = self._context
+        found: Topics = {name: set() for name in context.groups.groups}
+        for name, members in context.clients.consumers.items():
+            found.setdefault(name, set()).update(members.subscriptions)
+        for at, name in enumerate(list(context.offsets.as_said())):
+            topic, _sign, group = name.partition("@")
+            found.setdefault(group, set()).add(topic)
+            if at % NAMES_AT_ONCE == NAMES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return found
+
+    async def _queues(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
+        """All with messages or an offset."""
+        context, found = self._context, []
+        reads = context.store.reads
+        for topic in sorted(topics):
+            config = context.topics.get(topic)
+            if config is None:
+                continue
+            for queue_id in range(config.read_queues):
+                committed, high = context.offsets.get(group, topic, queue_id), reads.max_offset(topic, queue_id)
+                if committed is not None or high:
+                    low = reads.min_offset(topic, queue_id)
+                    one = QueueLag(topic, queue_id, committed, low, high)
+                    if one.messages:
+                        first_ms = reads.stored_at_ms(topic, queue_id, max(committed or 0, low))
+                        one.first_stored_ms = first_ms if first_ms >= 0 else None
+                    found.append(one)
+                if queue_id % LET_IN_EVERY == LET_IN_EVERY - 1:
+                    await asyncio.sleep(0)
+        return found
+
+    def _members(self, group: str) -> list[Json]:
+        known = self._context.clients.consumers.get(group)
+        if known is None:
+            return []
+        members = [
+            {"client_id": one.client_id, "address": peer.address, "heard_ms": one.heard_at_ms}
+            for peer, one in known.clients.items()
+        ]
+        return sorted(members, key=lambda one: str(one["client_id"]))
+
+    async def summary(self, group: str, topics: Iterable[str]) -> Json:
+        """One of a list."""
+        return self._summed(group, topics, await self._queues(group, topics))
+
+    def _summed(self, group: str, topics: Iterable[str], queues: list[QueueLag]) -> Json:
+        known = self._context.clients.consumers.get(group)
+        config = self._context.groups.groups.get(group)
+        firsts = [one.first_stored_ms for one in queues if one.first_stored_ms is not None]
+        now_ms = self._context.now_ms()
+        subscriptions = {} if known is None else known.subscriptions
+        return {
+            "group": group,
+            "members": self._members(group),
+            "message_model": None if known is None else known.message_model.lower(),
+            "consume_enabled": True if config is None else config.consume_enable,
+            "subscriptions": [
+                {"topic": topic, "expression": one.expression, "type": one.expression_type or "TAG"}
+                for topic, one in sorted(subscriptions.items())
+            ],
+            "topics": sorted(topics),
+            "lag_messages": sum(one.messages or 0 for one in queues),
+            "lag_ms": max((max(0, now_ms - one) for one in firsts), default=0),
+            "lag_since_ms": min(firsts, default=None),
+            "queues_without_offset": sum(1 for one in queues if one.committed is None),
+        }
+
+    async def described(self, group: str, topics: Iterable[str], queues_max: int) -> Json:
+        """All of one: with its queues, those first that are furthest behind where there are too many to list."""
+        queues = await self._queues(group, topics)
+        listed = queues
+        if len(queues) > queues_max:
+            listed = sorted(queues, key=lambda one: -(one.messages or 0))[:queues_max]
+        now_ms = self._context.now_ms()
+        items = [
+            {
+                "topic": one.topic, "queue_id": one.queue_id, "committed_offset": one.committed,
+                "min_offset": one.min_offset, "max_offset": one.max_offset, "lag_messages": one.messages,
+                "lag_ms": None if one.committed is None else
+                0 if one.first_stored_ms is None else max(0, now_ms - one.first_stored_ms),
+            }
+            for one in sorted(listed, key=lambda one: (one.topic, one.queue_id))
+        ]  # fmt: skip
+        return {**self._summed(group, topics, queues), "queues": items, "queues_left_out": len(queues) - len(listed)}

@@ -1,0 +1,219 @@
+"""Changing a broker over REST: a message of an operator's own, topics, and where a consumer group goes on.
+
+The broker is asked with RocketMQ's own requests, so its limits are in force; the master alone does it, else 421 with
+who leads. Every call is in the node's trail.
+
+Invariants: what is refused has changed nothing (`outcome: not_appended`); what may have happened is 504; a group's
+offsets are not moved under consumers that would commit their own over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from node.control.broker_link import NOT_STORED, Json, changed, refusal
+from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
+from node.control.messages import check_name, epoch_ms, link_of, timed
+from node.control.problems import Problem
+from node.control.trail import RECORDING
+from node.message_client.errors import ClientError
+from node.message_client.outgoing import OutgoingMessage, properties_of
+from node.message_store.java_text import text_of
+from node.message_store.properties import UNIQ_KEY, parse_properties
+from node.openapi_statuses import says
+from node.rocketmq.bodies import NAME_CHARS_MAX
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.header_fields import HeaderError, read_header, write_header
+from node.rocketmq.headers import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    SendAnswer,
+    SendRequestV2,
+    UpdateOffsetRequest,
+)
+from node.views.message_answers import OffsetsReset, Produced, Topic, TopicDeleted
+from node.views.state import StateView
+
+router = APIRouter(prefix="/api/v1", tags=["messages"])
+PRODUCER_GROUP: Final = "quorumscope-control"
+BODY_CHARS_MAX: Final = 6 << 20  # 4 MiB in base64
+AT_ONCE: Final = 64  # queues whose offsets are set together
+NO_DEFAULT: Final = ""  # no topic is made by a message that comes this way
+Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class NewMessage(BaseModel):
+    """`queue_id` left out: one of the topic's, at random. `delay_level`: 1 to 18."""
+
+    model_config = ConfigDict(extra="forbid")
+    topic: Name
+    body: Annotated[str, Field(min_length=1, max_length=BODY_CHARS_MAX)]
+    as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
+    keys: Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(max_length=64)] = []
+    tag: Annotated[str | None, Field(min_length=1, max_length=4096)] = None
+    properties: Annotated[dict[str, str], Field(max_length=256)] = {}
+    queue_id: Annotated[int | None, Field(ge=0, le=16_383)] = None
+    delay_level: Annotated[int, Field(ge=0, le=18)] = 0
+
+
+class NewTopic(BaseModel):
+    """`perm`: 4 to read, 2 to write, 6 both."""
+
+    model_config = ConfigDict(extra="forbid")
+    read_queues: Annotated[int, Field(ge=1, le=16_384)] = 4
+    write_queues: Annotated[int, Field(ge=1, le=16_384)] = 4
+    perm: Annotated[int, Field(ge=0, le=7)] = 6
+    is_ordered: bool = False
+
+
+class Reset(BaseModel):
+    """`to`: where the group goes on; `offset` belongs to "offset", `time` to "time". Without `queue_id` all queues."""
+
+    model_config = ConfigDict(extra="forbid")
+    topic: Name
+    to: Literal["earliest", "latest", "offset", "time"]
+    offset: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+    time: datetime | None = None
+    queue_id: Annotated[int | None, Field(ge=0, le=16_383)] = None
+    if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+    dry_run: bool = False
+
+
+def asked(**what: Any) -> None:
+    """Into the trail's row of this call."""
+    recording = RECORDING.get()
+    if recording is not None:
+        recording.asked = what
+
+
+# --- a message ------------------------------------------------------------------------------------------------------
+@router.post("/messages", responses=says(Produced))
+async def produce(parts: PartsDep, body: NewMessage) -> Json:
+    """Stores one message of a topic that exists; answered once it is committed and can be read."""
+    try:
+        raw = body.body.encode() if body.as_ == "text" else base64.b64decode(body.body, validate=True)
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise Problem(422, "Invalid request", f"body: {error}", outcome=NOT_STORED) from None
+    message = OutgoingMessage(
+        body.topic, raw, tuple(body.keys), body.tag, tuple(body.properties.items()), None, body.delay_level
+    )
+    try:
+        properties = properties_of(message)
+    except ClientError as error:
+        raise Problem(422, "Invalid request", str(error), outcome=NOT_STORED) from None
+    asked(topic=body.topic, body_bytes=len(raw), keys=body.keys, tag=body.tag)
+    header = SendRequestV2(
+        PRODUCER_GROUP, body.topic, NO_DEFAULT, 0, -1 if body.queue_id is None else body.queue_id, 0,
+        time.time_ns() // 1_000_000, 0, text_of(properties),
+    )  # fmt: skip
+    answer = await changed(parts, link_of(parts), Request.SEND_MESSAGE_V2, write_header(header), raw)
+    try:
+        said = read_header(SendAnswer, answer.fields)
+    except HeaderError as error:
+        raise Problem(504, "The outcome is unknown", f"It is stored, but where is not said: {error}",
+                      outcome="unknown", safe_to_retry=False) from None  # fmt: skip
+    return {
+        "topic": body.topic, "queue_id": said.queue_id, "queue_offset": said.queue_offset, "message_id": said.msg_id,
+        "unique_key": dict(parse_properties(properties)).get(UNIQ_KEY, ""),
+    }  # fmt: skip
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+@router.put("/topics/{topic}", responses=says(Topic))
+async def put_topic(parts: PartsDep, topic: str, body: NewTopic) -> Json:
+    """Makes a topic, or gives it other queues and permissions. Fewer queues hide what the rest of them hold."""
+    asked(topic=check_name(topic), **body.model_dump())
+    header = CreateTopicRequest(
+        topic, NO_DEFAULT, body.read_queues, body.write_queues, body.perm, order=body.is_ordered
+    )
+    link = link_of(parts)
+    await changed(parts, link, Request.UPDATE_AND_CREATE_TOPIC, write_header(header))
+    return await one_topic(parts, topic)
+
+
+async def one_topic(parts: Parts, topic: str) -> Json:
+    """Raises Problem."""
+    said = await link_of(parts).json("topic", topic=topic)
+    return timed(said, newest_stored_ms="newest_at")
+
+
+@router.get("/topics/{topic}", responses=says(Topic))
+async def get_topic(parts: PartsDep, topic: str) -> Json:
+    """One topic."""
+    return await one_topic(parts, check_name(topic))
+
+
+@router.delete("/topics/{topic}", responses=says(TopicDeleted))
+async def delete_topic(parts: PartsDep, topic: str) -> Json:
+    """Takes a topic, its queues and all groups' offsets of it away. Its messages lie in the log until they expire."""
+    asked(topic=check_name(topic))
+    await one_topic(parts, topic)
+    link = link_of(parts)
+    await changed(parts, link, Request.DELETE_TOPIC_IN_BROKER, write_header(DeleteTopicRequest(topic)))
+    return {"topic": topic, "deleted": True}
+
+
+# --- offsets --------------------------------------------------------------------------------------------------------
+@router.post("/consumer-groups/{consumer_group}/reset", responses=says(OffsetsReset))
+async def reset(parts: PartsDep, consumer_group: str, body: Reset) -> Json:
+    """Sets where a group goes on in a topic; its consumers must not run. `dry_run` says what would be set."""
+    if (body.offset is not None) != (body.to == "offset") or (body.time is not None) != (body.to == "time"):
+        raise Problem(
+            422, "Invalid request", 'offset belongs to "offset", time to "time": give it there, and only there'
+        )
+    link = link_of(parts)
+    group = await link.json("group", group=check_name(consumer_group))
+    state = await parts.snapshots.get(StateView)
+    if body.if_term is not None and body.if_term != state.term:
+        raise term_moved(body.if_term, state)
+    if not body.dry_run and (await link.json("broker"))["role"] != "MASTER":
+        raise not_leader(state, outcome=NOT_STORED)
+    wants = [one["client_id"] for one in group["members"]]
+    if wants and body.topic in {one["topic"] for one in group["subscriptions"]} and not body.dry_run:
+        text = f"{len(wants)} consumers of {consumer_group} run and would go on where they are: end them first"
+        raise Problem(409, "Consumers run", text, members=wants[:16], outcome=NOT_STORED)
+    found = (await link.json("offsets", topic=body.topic, from_ms=epoch_ms(body.time)))["items"]
+    if body.queue_id is not None:
+        found = [one for one in found if one["queue_id"] == body.queue_id]
+        if not found:
+            raise refusal(Answer.QUERY_NOT_FOUND, f"{body.topic} has no queue {body.queue_id}", outcome=NOT_STORED)
+    committed = {one["queue_id"]: one["committed_offset"] for one in group["queues"] if one["topic"] == body.topic}
+    items = [
+        {"queue_id": one["queue_id"], "before": committed.get(one["queue_id"]), "after": after_of(one, body)}
+        for one in found
+    ]
+    asked(group=consumer_group, topic=body.topic, to=body.to, offset=body.offset, dry_run=body.dry_run,
+          items=items[:AT_ONCE])  # fmt: skip
+    if not body.dry_run:
+        for first in range(0, len(items), AT_ONCE):
+            fields = [
+                write_header(UpdateOffsetRequest(consumer_group, body.topic, one["queue_id"], one["after"]))
+                for one in items[first : first + AT_ONCE]
+            ]
+            each = (changed(parts, link, Request.UPDATE_CONSUMER_OFFSET, one) for one in fields)
+            await asyncio.gather(*each)
+    return {"group": consumer_group, "topic": body.topic, "dry_run": body.dry_run, "items": items}
+
+
+def after_of(queue: Json, body: Reset) -> int:
+    """Raises Problem."""
+    low, high = int(queue["min_offset"]), int(queue["max_offset"])
+    if body.to == "earliest":
+        return low
+    if body.to == "latest":
+        return high
+    if body.to == "time":
+        return int(queue["at"])
+    assert body.offset is not None
+    if not low <= body.offset <= high:
+        text = f"offset: queue {queue['queue_id']} has {low} to {high}; name one with queue_id"
+        raise Problem(422, "Invalid request", text, outcome=NOT_STORED)
+    return body.offset

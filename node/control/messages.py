@@ -1,0 +1,215 @@
+"""Reading a broker over REST: `/api/v1/broker`, `topics`, `consumer-groups`, `messages`, where the group has brokers.
+
+Each member's own broker is asked, so any member shows them; a slave's are those of its own dispatch, which follows the
+commit. Messages are what is committed and dispatched here; where each lies is read from this member's files.
+
+Invariant: nothing is changed; what is listed is bounded, and so are the bodies of one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+
+from node.control.broker_link import BrokerLink, Json
+from node.control.common import INT64_MAX, Limit, Parts, PartsDep
+from node.control.problems import Problem
+from node.control.snapshots import now_text
+from node.message_client.consumer import records_of
+from node.message_store.bodies import opened_body
+from node.message_store.described import in_time, message_json, record_json
+from node.message_store.errors import MessageFormatError, MessageStoreError
+from node.message_store.message_store import MessageStore
+from node.message_store.record import MessageRecord
+from node.openapi_statuses import says
+from node.protocol.entry import BytesLike
+from node.rocketmq.bodies import NAME_CHARS_MAX
+from node.views.message_answers import Broker, ConsumerGroups, Messages, OneConsumerGroup, Queues, Topics
+
+router = APIRouter(prefix="/api/v1", tags=["messages"])
+OPENED_BYTES_MAX: Final = 4 << 20  # of one body
+KEY_CHARS_MAX: Final = 4096
+Name = Annotated[str, Query(min_length=1, max_length=NAME_CHARS_MAX)]
+NameCursor = Annotated[str | None, Query(max_length=NAME_CHARS_MAX)]
+Moment = Annotated[datetime | None, Query()]
+System = Annotated[bool, Query(description="also what RocketMQ has for itself")]
+
+
+def link_of(parts: Parts) -> BrokerLink:
+    assert parts.broker is not None, "these routes are there where the group has brokers"
+    return parts.broker
+
+
+def timed(value: Json, **names: str) -> Json:
+    """Epoch milliseconds under other names, as RFC 3339."""
+    for old, new in names.items():
+        at_ms = value.pop(old)
+        value[new] = None if at_ms is None else in_time(at_ms)
+    return value
+
+
+# --- the broker -----------------------------------------------------------------------------------------------------
+@router.get("/broker", responses=says(Broker))
+async def broker(parts: PartsDep) -> Json:
+    """This member's broker: its role and how it came to it, name servers, how far dispatch is."""
+    settings = parts.settings
+    known: Json = {
+        "as_of": now_text(), "broker": "ok", "reason": None, "group": settings.node.group,
+        "self_id": settings.node.id, "address": settings.broker.address, "vip": settings.broker.vip,
+    }  # fmt: skip
+    try:
+        said = await link_of(parts).json("broker")
+    except Problem as problem:
+        if problem.status != 503:
+            raise
+        silent = dict.fromkeys(
+            ("role", "broker_id", "term", "leader_id", "dispatch", "connections", "pulls_held", "counts")
+        )
+        servers = [{"address": one, "registered_at": None} for one in settings.broker.name_server_addresses]
+        return known | silent | {
+            "broker": "down", "reason": problem.detail, "name_servers": servers, "role_changes": [],
+        }  # fmt: skip
+    said["name_servers"] = [timed(one, registered_ms="registered_at") for one in said["name_servers"]]
+    said["role_changes"] = [timed(one, began_at_ms="at") for one in said["role_changes"]]
+    return known | said
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+@router.get("/topics", responses=says(Topics))
+async def topics(parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False) -> Json:
+    """By name: queues, messages, how many a second, the newest one's time."""
+    said = await link_of(parts).json("topics", limit=limit, cursor=cursor, system=system)
+    items = [timed(one, newest_stored_ms="newest_at") for one in said["items"]]
+    return {"as_of": now_text(), "items": items, "next": said["next"]}
+
+
+@router.get("/topics/{topic}/queues", responses=says(Queues))
+async def queues(
+    parts: PartsDep, topic: str, limit: Limit = 100,
+    cursor: Annotated[str | None, Query(pattern=r"^\d{1,9}$")] = None,
+) -> Json:  # fmt: skip
+    """The queues of a topic: first and next offset, when the first and the last message were stored."""
+    said = await link_of(parts).json("queues", topic=check_name(topic), limit=limit, cursor=cursor)
+    items = [timed(one, head_stored_ms="oldest_at", tail_stored_ms="newest_at") for one in said["items"]]
+    return {"as_of": now_text(), "topic": topic, "items": items, "next": said["next"]}
+
+
+def check_name(name: str) -> str:
+    """Of a path. Raises Problem."""
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        raise Problem(422, "Invalid request", f"a name has 1 to {NAME_CHARS_MAX} characters, this one {len(name)}")
+    return name
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+@router.get("/consumer-groups", responses=says(ConsumerGroups))
+async def consumer_groups(
+    parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False
+) -> Json:
+    """By name: members, what they subscribed to, and how far the group is behind."""
+    said = await link_of(parts).json("groups", limit=limit, cursor=cursor, system=system)
+    return {"as_of": now_text(), "items": [group_json(one) for one in said["items"]], "next": said["next"]}
+
+
+@router.get("/consumer-groups/{consumer_group}", responses=says(OneConsumerGroup))
+async def consumer_group(parts: PartsDep, consumer_group: str) -> Json:
+    """One group, with what it has committed of which queue."""
+    said = await link_of(parts).json("group", group=check_name(consumer_group))
+    return {"as_of": now_text(), **group_json(said)}
+
+
+def group_json(said: Json) -> Json:
+    said["members"] = [timed(one, heard_ms="heard_at") for one in said["members"]]
+    return timed(said, lag_since_ms="lag_since")
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+@router.get("/messages", responses=says(Messages))
+async def messages(
+    parts: PartsDep,
+    id_: Annotated[str | None, Query(alias="id", max_length=128)] = None,
+    offset: Annotated[int | None, Query(ge=0, le=INT64_MAX)] = None,
+    topic: Annotated[str | None, Query(min_length=1, max_length=NAME_CHARS_MAX)] = None,
+    key: Annotated[str | None, Query(min_length=1, max_length=KEY_CHARS_MAX)] = None,
+    queue_id: Annotated[int | None, Query(ge=0, le=(1 << 31) - 1)] = None,
+    queue_offset: Annotated[int | None, Query(ge=0, le=INT64_MAX)] = None,
+    from_time: Moment = None,
+    to_time: Moment = None,
+    limit: Annotated[int, Query(ge=1, le=256)] = 32,
+    cursor: Annotated[str | None, Query(pattern=r"^\d{1,19}$")] = None,
+) -> Json:
+    """By `id` (the broker's), by `offset` in the log, by `topic` and `key` (or the sender's unique key), by `topic`,
+    `queue_id` and `queue_offset`, or by `topic` and `from_time`: of one queue from there on, else of all queues in the
+    order in which they were stored (`next` may then repeat messages of one millisecond)."""
+    from_ms, to_ms = epoch_ms(from_time), epoch_ms(to_time)
+    link = link_of(parts)
+    if id_ is not None or offset is not None:
+        alone(topic=topic, key=key, queue_id=queue_id, queue_offset=queue_offset, from_time=from_time, to_time=to_time)
+        if id_ is not None and offset is not None:
+            raise bad("id: give it, or offset")
+        answer = await link.ask("place", id=id_, offset=offset)
+    elif topic is None:
+        raise bad("which messages? id, or offset, or topic with key, or topic with queue_id and queue_offset, or topic"
+                  " with from_time")  # fmt: skip
+    elif key is not None:
+        alone(queue_id=queue_id, queue_offset=queue_offset, cursor=cursor)
+        answer = await link.ask("key", topic=topic, key=key, limit=limit, from_ms=from_ms, to_ms=to_ms)
+    elif queue_id is not None:
+        if to_time is not None:
+            raise bad("to_time: of one queue, read on to as far as you want")
+        if queue_offset is None and from_time is None and cursor is None:
+            raise bad("queue_offset: where to begin, or from_time")
+        begin = int(cursor) if cursor is not None else queue_offset or 0
+        since = None if cursor is not None or queue_offset is not None else from_ms
+        answer = await link.ask("queue", topic=topic, queue_id=queue_id, queue_offset=min(begin, INT64_MAX),
+                                limit=limit, from_ms=since)  # fmt: skip
+    else:
+        if queue_offset is not None or from_ms is None:
+            raise bad("from_time: since when; or name key, or queue_id and queue_offset")
+        since = max(from_ms, int(cursor)) if cursor is not None else from_ms
+        answer = await link.ask("time", topic=topic, from_ms=since, to_ms=to_ms, limit=limit)
+    items = await asyncio.to_thread(described, parts.settings.node.data, answer.body)
+    return {"as_of": now_text(), "items": items, "next": (answer.fields or {}).get("next")}
+
+
+def epoch_ms(at: datetime | None) -> int | None:
+    """Without a zone it is UTC. Raises Problem."""
+    if at is None:
+        return None
+    try:
+        return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (OverflowError, ValueError):
+        raise bad("a time that no clock has") from None
+
+
+def alone(**others: Any) -> None:
+    """Raises Problem."""
+    for name, value in others.items():
+        if value is not None:
+            raise bad(f"{name}: not with the way that was chosen")
+
+
+def bad(text: str) -> Problem:
+    return Problem(422, "Invalid request", text)
+
+
+def opened(record: MessageRecord) -> bytes:
+    return opened_body(record, OPENED_BYTES_MAX)
+
+
+def described(data: Path, records: BytesLike) -> Sequence[Json]:
+    """Blocking: where each lies is read from the files."""
+    found: list[Json] = []
+    store: MessageStore | None = None
+    for record in records_of(records):
+        try:
+            store = MessageStore(data) if store is None else store
+            found.append(message_json(store, store.log.message_at(record.physical_offset), opened))
+        except (MessageStoreError, MessageFormatError, OSError):  # it expired between the two
+            found.append(record_json(record, opened) | {"where": None})
+    return found

@@ -1,0 +1,298 @@
+"""What `/api/v1/broker`, `topics`, `consumer-groups` and `messages` answer, as models (`views/answers.py`).
+
+Times are RFC 3339 UTC; null where nothing is known. `perm` is RocketMQ's: 4 to read, 2 to write, 1 to inherit.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+BrokerState = Literal["ok", "down"]
+Role = Literal["MASTER", "SLAVE"]
+
+
+# --- the broker -----------------------------------------------------------------------------------------------------
+class Dispatch(BaseModel):
+    """How far the committed log is in queues and index. `behind_ms`: for how long something committed has waited;
+    `still_ms`: for how long nothing went on meanwhile; `stopped_by`: why nothing can. `end_offset`: behind it nothing
+    can be read yet."""
+
+    committed_index: int
+    dispatched_index: int
+    behind_entries: int
+    behind_ms: int
+    still_ms: int
+    stopped_by: str | None
+    end_offset: int
+
+
+class NameServer(BaseModel):
+    """`registered_at`: when a registration was last sent, over the connection that there is; null: there is none."""
+
+    address: str
+    registered_at: str | None
+
+
+class RoleStep(BaseModel):
+    """One step of a change of role; `error` is empty where it went well."""
+
+    step: str
+    took_ms: float
+    error: str
+
+
+class RoleChange(BaseModel):
+    """One change of role: the engine's `state` in `term` that it follows, and how it ended."""
+
+    at: str | None
+    state: str
+    term: int
+    change: str
+    outcome: Literal["running", "done", "given up", "failed"]
+    took_ms: float
+    steps: list[RoleStep]
+
+
+class Counts(BaseModel):
+    """`consumer_groups`: those with members now."""
+
+    topics: int
+    consumer_groups: int
+    consumers: int
+    producers: int
+
+
+class Broker(BaseModel):
+    """This member's broker. Where it is down, `reason` says why, and what it would say itself is null.
+
+    `role`: null before the first election. `broker_id`: 0 for the master, a slave's member number + 1.
+    """
+
+    as_of: str
+    broker: BrokerState
+    reason: str | None
+    group: str
+    self_id: str
+    address: str
+    vip: bool
+    role: Role | None
+    broker_id: int | None
+    term: int | None
+    leader_id: str | None
+    name_servers: list[NameServer]
+    dispatch: Dispatch | None
+    connections: int | None
+    pulls_held: int | None
+    counts: Counts | None
+    role_changes: list[RoleChange]
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+class Topic(BaseModel):
+    """`messages`: what can be read now; `messages_ever`: since the topic was made; `messages_per_s`: over the last
+    minute, null before it was seen twice; `newest_at`: when the newest message was stored."""
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    is_ordered: bool
+    is_system: bool
+    messages: int
+    messages_ever: int
+    messages_per_s: float | None
+    newest_at: str | None
+
+
+class Topics(BaseModel):
+    """By name; `next` is the next `cursor`, null at the end."""
+
+    as_of: str
+    items: list[Topic]
+    next: str | None
+
+
+class TopicDeleted(BaseModel):
+    """Its messages stay in the log until they expire; a topic of that name begins at offset 0 again."""
+
+    topic: str
+    deleted: bool
+
+
+class QueueOffsets(BaseModel):
+    """From `min_offset` up to, without, `max_offset`; when the first and the last message were stored."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    messages: int
+    oldest_at: str | None
+    newest_at: str | None
+
+
+class Queues(BaseModel):
+    """By number; `next` is the next `cursor`, null at the end."""
+
+    as_of: str
+    topic: str
+    items: list[QueueOffsets]
+    next: str | None
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+class Member(BaseModel):
+    """A client of the group; `heard_at`: its last heartbeat."""
+
+    client_id: str
+    address: str
+    heard_at: str | None
+
+
+class SubscribedTopic(BaseModel):
+    """What the members want of a topic: `*`, or tags as `A || B`."""
+
+    topic: str
+    expression: str
+    type: str
+
+
+class ConsumerGroup(BaseModel):
+    """`lag_messages`: between committed offsets and ends, of all queues; `lag_ms`: how long ago the oldest of them was
+    stored, at `lag_since`. `queues_without_offset` have messages, and are in neither: the group has committed nothing
+    there. Members count at the broker that is asked; clients say theirs to all of them."""
+
+    group: str
+    members: list[Member]
+    message_model: str | None
+    consume_enabled: bool
+    subscriptions: list[SubscribedTopic]
+    topics: list[str]
+    lag_messages: int
+    lag_ms: int
+    lag_since: str | None
+    queues_without_offset: int
+
+
+class ConsumerGroups(BaseModel):
+    """By name; `next` is the next `cursor`, null at the end."""
+
+    as_of: str
+    items: list[ConsumerGroup]
+    next: str | None
+
+
+class GroupQueue(BaseModel):
+    """`committed_offset`: the next message that the group wants; null, as the lag then is: it has committed none."""
+
+    topic: str
+    queue_id: int
+    committed_offset: int | None
+    min_offset: int
+    max_offset: int
+    lag_messages: int | None
+    lag_ms: int | None
+
+
+class OneConsumerGroup(ConsumerGroup):
+    """With its queues; `queues_left_out` of them, those least behind, where there are too many."""
+
+    as_of: str
+    queues: list[GroupQueue]
+    queues_left_out: int
+
+
+class QueueReset(BaseModel):
+    """`before` null: nothing was committed."""
+
+    queue_id: int
+    before: int | None
+    after: int
+
+
+class OffsetsReset(BaseModel):
+    """What was, or with `dry_run` would be, set."""
+
+    group: str
+    topic: str
+    dry_run: bool
+    items: list[QueueReset]
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+class Body(BaseModel):
+    """As it was sent: `text`, or `base64` where it is no UTF-8. Where it cannot be opened (`why`), as it lies."""
+
+    stored_bytes: int
+    compression: str
+    crc_ok: bool
+    bytes: int | None
+    opened: bool
+    why: str | None = None
+    text: str | None = None
+    base64: str | None = None
+
+
+class QueueUnit(BaseModel):
+    """The unit of the consume queue, and whether it points to this message."""
+
+    file: str
+    queue_offset: int
+    points_here: bool
+    points_to_offset: int | None
+
+
+class Where(BaseModel):
+    """Where it lies here: entry, physical offset, file, queue unit, index files."""
+
+    offset: int
+    size_bytes: int
+    file: str
+    file_position: int | None
+    entry_index: int | None
+    queued: bool
+    queue_unit: QueueUnit | None
+    index_files: list[str]
+
+
+class Message(BaseModel):
+    """`message_id`: the broker's; the sender's own is the property UNIQ_KEY. `where` null: it expired meanwhile."""
+
+    message_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    born_at: str | None
+    born_host: str
+    stored_at: str | None
+    store_host: str
+    tags: str | None
+    keys: list[str]
+    properties: dict[str, str]
+    transaction: str
+    prepared_transaction_offset: int
+    reconsume_times: int
+    flag: int
+    sys_flag: int
+    version: int
+    body: Body
+    where: Where | None
+
+
+class Messages(BaseModel):
+    """What was found, committed and dispatched here; `next` is the next `cursor`, null at the end."""
+
+    as_of: str
+    items: list[Message]
+    next: str | None
+
+
+class Produced(BaseModel):
+    """Committed, and in its queue: `GET messages?id=` finds it."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    message_id: str
+    unique_key: str

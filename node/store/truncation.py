@@ -106,10 +106,12 @@ class Truncation:
         platform, end = files.platform, files.end
         begin_pos, begin_index = files.begin_pos, files.begin_index
         now = platform.wall_time()
+        left = platform.space_left_bytes(files.directory)
+        left = None if left is None else left + platform.space_coming_bytes()  # else more would go than has to
         return Survey(
             front_files(files.data, begin_pos, begin_index, end.end_pos, platform, files_max),
             end.end_pos - begin_pos, now.timestamp(), now.astimezone().hour,
-            platform.space_total_bytes(files.directory), platform.space_left_bytes(files.directory),
+            platform.space_total_bytes(files.directory), left,
         )  # fmt: skip
 
     def remove_prefix(self, through_index: int, hard: HardState) -> None:

@@ -124,6 +124,12 @@ class HeldFiles(OsPlatform):
     def unlink(self, path: Path) -> None:
         self.files.pop(path, None)
 
+    def remove_large(self, path: Path) -> None:
+        self.unlink(path)
+
+    def space_coming_bytes(self) -> int:
+        return 0
+
     def remove_tree(self, path: Path) -> None:
         for gone in [one for one in self.files if path in one.parents]:
             del self.files[gone]

@@ -377,6 +377,12 @@ class SimulatedPlatform:
             folder.change((name, None))
             self._leave(last, "unlink", str(path))
 
+    def remove_large(self, path: Path) -> None:
+        self.unlink(path)
+
+    def space_coming_bytes(self) -> int:
+        return 0
+
     def remove_tree(self, path: Path) -> None:
         try:
             folder, name = self._parent(path)

@@ -10,11 +10,11 @@ import pytest
 from node.broker.metadata import Metadata, NotKept, NotNow
 from node.broker.metadata_tables import TablesInLog
 from node.broker.requests.context import Context, Identity
-from node.message_store.broker_kind import inert_record
 from node.message_store.broker_tables import CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS, TOPICS
 from node.message_store.metadata_state import Applied, MetadataState, own_entry
 from node.protocol.broker_state import Tables, encode_metadata
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 from node.rocketmq.bodies import GroupConfig, TopicConfig
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Refusal

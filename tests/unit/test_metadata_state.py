@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.message_store.broker_kind import inert_record
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
 from node.message_store.errors import MessageFormatError
 from node.message_store.metadata_state import MetadataState, OwnEntry, own_entry
 from node.protocol.broker_state import BrokerState, Tables, TopicOffsets, encode_metadata, encode_state
 from node.protocol.group_kind import Channel
+from node.protocol.inert_records import inert_record
 from node.protocol.snapshot_parts import split_snapshot
 from tests.unit.message_kit import CALM
 

@@ -3,8 +3,8 @@
 Everything that the store does to the world goes through a `Platform`; `OS` is the real one, the simulator brings its
 own with a page cache that can be lost. Calls are named as in `os` and raise OSError as those do.
 
-Invariants: nothing in `node/store` besides this file calls into `os`, reads a clock or makes identities; a `Platform`
-keeps no state about the store's files.
+Invariants: nothing in `node/store` besides this file (and `space_release.py`, for it) calls into `os`, reads a clock or
+makes identities; a `Platform` keeps no state about the store's files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from node.store.files.space_release import SpaceRelease
 
 FILE = "file"
 LINK = "symbolic link"
@@ -135,8 +137,16 @@ class Platform(Protocol):
         """Removes a name; one that is not there is fine."""
         ...
 
+    def remove_large(self, path: Path) -> None:
+        """Removes a name, fine if it is not there; the space of a large file comes back by and by."""
+        ...
+
+    def space_coming_bytes(self) -> int:
+        """How much of what this process removed still counts as used."""
+        ...
+
     def remove_tree(self, path: Path) -> None:
-        """Removes a directory with what is in it; errors are ignored."""
+        """Removes a directory with what is in it, large files as above; errors are ignored."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -157,6 +167,9 @@ class Platform(Protocol):
     def new_id(self) -> str:
         """An identity that no other store has."""
         ...
+
+
+SPACE: Final = SpaceRelease()
 
 
 class OsPlatform:
@@ -254,7 +267,17 @@ class OsPlatform:
     def unlink(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
+    def remove_large(self, path: Path) -> None:
+        SPACE.remove(path, self.unlink)
+
+    def space_coming_bytes(self) -> int:
+        return SPACE.pending_bytes
+
     def remove_tree(self, path: Path) -> None:
+        for folder, _folders, files in os.walk(path):
+            for name in files:
+                with suppress(OSError):
+                    SPACE.remove(Path(folder, name), Path.unlink)
         shutil.rmtree(path, ignore_errors=True)
 
     def sync_directory(self, path: Path) -> None:

@@ -293,7 +293,7 @@ class SegmentList:
             segment = self._segments.pop(start)
             self.dirty.discard(segment)
             try:
-                self._platform.unlink(segment.path)
+                self._platform.remove_large(segment.path)
             except OSError as error:
                 raise wrap(error, f"removing {segment.path}") from error
             # Not closed here: a thread may be reading from it; the descriptor goes with its last user.

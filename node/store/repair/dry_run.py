@@ -285,6 +285,12 @@ class DryRun:
         self._files.pop(path, None)
         self._gone.add(path)
 
+    def remove_large(self, path: Path) -> None:
+        self.unlink(path)
+
+    def space_coming_bytes(self) -> int:
+        return 0
+
     def remove_tree(self, path: Path) -> None:
         for one in [one for one in self._files if path in one.parents]:
             del self._files[one]

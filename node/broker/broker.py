@@ -26,9 +26,11 @@ from node.broker.put_lane import PutLane
 from node.broker.role_changes import RoleChangeHandler
 from node.broker.roles import BrokerRole, Step
 from node.broker.schedule import DelayOffsetsInLog, ScheduleService
+from node.broker.snapshots import SnapshotWriter
 from node.client import Lane
 from node.client.errors import LedgerError
 from node.config import Settings
+from node.message_store.adopted import adopted_path
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads
@@ -56,6 +58,9 @@ class Broker:
         self.metadata = Metadata(self.lane, self.log, min(CONTENT_BYTES, self.limits.file_bytes // 4))
         self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
         self.schedule = ScheduleService(self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, self._said)
+        self.snapshots = SnapshotWriter(
+            self.lane, self.log, self.limits.file_bytes, wall_ms, is_adopted=adopted_path(settings.node.data).exists()
+        )
         self.authority = Authority(
             self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
             asyncio.get_running_loop().time,
@@ -79,6 +84,7 @@ class Broker:
         )
         self.log.on_dispatched.append(self._dispatched)
         self.log.on_applied.append(self._applied)
+        self.log.on_state.append(self.reads.forget_all)
 
     @property
     def is_master(self) -> bool:
@@ -98,6 +104,7 @@ class Broker:
     def _dispatched(self, touched: Touched) -> None:
         self.lane.dispatched()
         self.schedule.arrived(touched)
+        self.snapshots.look()
 
     def _applied(self, applied: Applied) -> None:
         for topic in applied.entry.dropped:
@@ -108,6 +115,7 @@ class Broker:
         are of another log."""
         self._background.keep("positions", self._follow)
         self._background.keep("roles", self.roles.run)
+        self._background.keep("snapshots", self.snapshots.run)
         self._background.keep("files", self._look_at_files)
         self._background.keep("dispatch that stands still", self._look_at_dispatch)
         try:

@@ -21,17 +21,19 @@ from node.broker.own_entries import own_entries, split_behind_metadata
 from node.broker.state_replay import replayed
 from node.client.errors import LedgerError, Trimmed, Unreachable
 from node.message_store.dispatch import Dispatcher
-from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
+from node.message_store.dispatch_mark import DerivedSizes, LogPoint, mark_path, read_mark
 from node.message_store.errors import MessageFormatError, MessageStoreError
-from node.message_store.message_store import ledgers_in
+from node.message_store.message_store import CONSUME_QUEUE, INDEX, ledgers_in
 from node.message_store.metadata_state import Applied, MetadataState, OwnEntry
 from node.message_store.read_files import MappedFileQueue
 from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
+from node.message_store.state_file import SavedState, saved, state_path
 from node.message_store.write_files import Disk, OsDisk
 from node.protocol.entry import HEAD_BYTES
 from node.transport.slab_frames import ReadAnswer
 
 SAVE_EVERY_S: Final = 10.0
+SAVE_STATE_BYTES: Final = 256 << 20  # so far behind the end of the log it may lie where nothing has changed
 AGAIN_S_MIN: Final = 0.05
 AGAIN_S_MAX: Final = 1.0
 Touched = dict[tuple[str, int], int]
@@ -46,6 +48,14 @@ class Source(Protocol):
 
 class AnotherLog(MessageStoreError):
     """The derived files are of a log that is not the one here."""
+
+
+class _TrimmedPast(Exception):
+    """The log begins behind what is dispatched."""
+
+    def __init__(self, trimmed: Trimmed) -> None:
+        super().__init__(str(trimmed))
+        self.trimmed = trimmed
 
 
 class DispatchedLog:
@@ -76,6 +86,7 @@ class DispatchedLog:
         self._is_saved = True
         self._moved_at = self._loop.time()
         self._saving: asyncio.Future[None] | None = None
+        self._state_saved = -1, 0  # changes in the state that is on disk, and where the log ended then
 
     # --- what is asked of it --------------------------------------------------------------------------------------
     @property
@@ -94,7 +105,11 @@ class DispatchedLog:
         return {} if self.dispatcher is None else self.dispatcher.next_offsets
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        return self.next_offsets.get((topic, queue_id), 0)
+        """Also of a queue that only a snapshot, or an adopted directory, knows."""
+        found = self.next_offsets.get((topic, queue_id))
+        if found is None:
+            found = 0 if self.state is None else self.state.places.get((topic, queue_id), 0)
+        return found
 
     def committed(self, index: int) -> None:
         """So far the log is committed."""
@@ -149,6 +164,10 @@ class DispatchedLog:
                 wait_s = AGAIN_S_MIN
                 self._go_on()
             except (LedgerError, MessageFormatError, MessageStoreError) as error:
+                if isinstance(error, Trimmed) and error.begin_index > self.dispatched_index + 1:
+                    await self._begin_anew(error)
+                    await self._open()
+                    continue
                 self._stop_at(error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, AGAIN_S_MAX)
@@ -182,7 +201,7 @@ class DispatchedLog:
             self._due.popleft()
         self.committed(piece.last_index)
         for one in own:
-            self._take_own(one)
+            self._take_own(one, piece.position)
         self.state.passed(piece.last_index)
         for listener in self.on_dispatched:
             listener(touched)
@@ -192,17 +211,26 @@ class DispatchedLog:
                     done.set_result(None)
             self._reached = deque(one for one in self._reached if not one[1].done())
 
-    def _take_own(self, one: OwnEntry) -> None:
+    def _take_own(self, one: OwnEntry, position: int) -> None:
         """Metadata, or a part of a snapshot. What it means to queues is done again where they are written again."""
         assert self.dispatcher is not None and self.state is not None
         applied = self.state.take(one)
+        if applied.snapshot is not None:
+            self.state.snapshot_at = position
         for topic in one.dropped:
             self.dispatcher.drop_topic(topic)
-        for queue, offset in applied.places.items():
-            if queue not in self.dispatcher.next_offsets and offset > 0:
-                self.dispatcher.keep_place(queue, offset, log_begin(self.root))
+        if applied.is_replaced:
+            self._keep_places()
         for listener in self.on_applied:
             listener(applied)
+
+    def _keep_places(self) -> None:
+        """Of queues that have no message in this log."""
+        assert self.dispatcher is not None and self.state is not None
+        known, begin = self.dispatcher.next_offsets, log_begin(self.root)
+        for queue, offset in self.state.places.items():
+            if queue not in known:
+                self.dispatcher.keep_place(queue, offset, begin)
 
     def _save_if_due(self) -> None:
         """In a thread, while dispatch goes on: a slow disk must not hold up puts. Raises OSError of the last one."""
@@ -211,10 +239,21 @@ class DispatchedLog:
             saving.result()
         due = not self._is_saved and self._loop.time() - self._saved_at >= SAVE_EVERY_S
         if due and self._saving is None and self.dispatcher is not None:
+            state = self._state_to_save()
             finish = self.dispatcher.begin_save()
-            self._saving = self._loop.run_in_executor(None, _finished, finish)
+            self._saving = self._loop.run_in_executor(None, _finished, finish, state, self.root)
             self._saving.add_done_callback(lambda _: self._wake.set())
             self._saved_at, self._is_saved = self._loop.time(), True
+
+    def _state_to_save(self, *, at_end: bool = False) -> SavedState | None:
+        """None: what is on disk is as good, or nearly."""
+        state, (changes, position) = self.state, self._state_saved
+        if state is None or (
+            state.changes == changes and self.end_position - position < SAVE_STATE_BYTES and not at_end
+        ):
+            return None
+        self._state_saved = state.changes, self.end_position
+        return saved(state)
 
     def _stop_at(self, error: Exception) -> None:
         if str(error) != self.stopped_by and not isinstance(error, Unreachable):  # an engine that starts, or is away
@@ -241,14 +280,34 @@ class DispatchedLog:
                     self.dispatched_index, self.end_position = point.index, point.position
                     self.last_term = point.term
                     self.state = state
+                    if mark is not None and state.since <= point.index:
+                        self._keep_places()
                     for hear in self.on_state:
                         hear()
                     return
             except AnotherLog:
                 raise
+            except _TrimmedPast as error:
+                await self._begin_anew(error.trimmed)
+                continue
             except (LedgerError, MessageFormatError, MessageStoreError) as error:
                 self._stop_at(error)
             await asyncio.sleep(AGAIN_S_MIN)
+
+    async def _begin_anew(self, trimmed: Trimmed) -> None:
+        """Entries that were not dispatched yet are gone from this member's log (it was given another beginning, behind
+        them): queues and index are written anew from its beginning, and the snapshot in it says the rest. The mark goes
+        last: a start that finds it finds this again. Raises OSError."""
+        reason = f"the log begins at entry {trimmed.begin_index} now: queues and index are written anew from there"
+        self._note("queues_written_anew", "warning", reason)
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+            self._saving = None
+        if self.dispatcher is not None:
+            self.dispatcher.abandon()
+        self.dispatcher, self.state = None, None
+        self._is_saved, self._state_saved = True, (-1, 0)
+        await asyncio.to_thread(_remove_derived, self.root)
 
     async def _first_point(self) -> LogPoint | None:
         """Where the log begins; None: nothing is committed yet."""
@@ -271,10 +330,7 @@ class DispatchedLog:
             except Trimmed as trimmed:
                 if trimmed.begin_index == point.index + 1:
                     return
-                raise AnotherLog(
-                    f"queues and index end at entry {point.index}, the log begins at {trimmed.begin_index}:"
-                    " `quorumscope store rebuild-queues` writes them anew"
-                ) from trimmed
+                raise _TrimmedPast(trimmed) from trimmed
             if answer.count:
                 break
             await asyncio.sleep(AGAIN_S_MIN)  # this member has not got it back yet
@@ -293,6 +349,9 @@ class DispatchedLog:
             await asyncio.wait([self._saving])
         if self.dispatcher is not None:
             self.dispatcher.close()
+            state = self._state_to_save(at_end=True)
+            if state is not None:
+                state.write(self.root, OsDisk())
 
 
 def log_begin(root: Path) -> int:
@@ -300,10 +359,23 @@ def log_begin(root: Path) -> int:
     return next((MappedFileQueue(one / "data").min_offset for one in ledgers_in(root)), 0)
 
 
-def _finished(finish: Callable[[Disk], None]) -> None:
+def _remove_derived(root: Path) -> None:
+    disk = OsDisk()
+    try:
+        for path in (root / INDEX, root / CONSUME_QUEUE, state_path(root), mark_path(root)):
+            disk.remove(path)
+        disk.sync_folder(root)
+        disk.sync_folder(mark_path(root).parent)
+    finally:
+        disk.close()
+
+
+def _finished(finish: Callable[[Disk], None], state: SavedState | None, root: Path) -> None:
     """The rest of a save, with files of its own."""
     disk = OsDisk()
     try:
         finish(disk)
+        if state is not None:
+            state.write(root, disk)
     finally:
         disk.close()

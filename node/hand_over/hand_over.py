@@ -26,8 +26,10 @@ from node.message_store.dispatch_mark import OURS, DerivedSizes, LogPoint, Mark,
 from node.message_store.errors import MessageStoreError
 from node.message_store.log_pieces import begin_of, entries_in
 from node.message_store.message_store import CONSUME_QUEUE, INDEX, MessageStore
+from node.message_store.metadata_state import own_entry, state_at_begin
 from node.message_store.read_files import OWNER_FILE
-from node.message_store.rebuild import NoDisk, StateReader, follow, keep_places
+from node.message_store.rebuild import NoDisk, follow, keep_places
+from node.message_store.state_file import state_path
 from node.message_store.write_files import Disk, OsDisk
 from node.protocol.codes import VoterState
 from node.protocol.entry import INDEX_UNIT_BYTES
@@ -177,20 +179,21 @@ def _dispatch(
             f" {known.committed_index} to be committed: start it once beside the others, and stop it"
         )
     begin = begin_of(ledger_commit_log(ledger).queue)
-    reader, version_2 = StateReader(read_adopted(root)), False
+    adopted, version_2 = read_adopted(root), False
+    state = state_at_begin(begin.index + 1, None if adopted is None else adopted.state)
     start = mark.point if isinstance(mark, Mark) else begin
     for piece in entries_in(ledger, begin, start.index) if start.index > begin.index else ():
         version_2 |= piece.has_version_2
         report.messages += len(piece.batch)
         for one in piece.own:
-            reader.add(one)
+            state.take(own_entry(one.index, one.channel, one.record))
     target: Disk = NoDisk() if dry_run else disk
     dense_from = mark.dense_from if isinstance(mark, Mark) else 0
     where = root / OURS / "never" if dry_run else root  # a dry run begins with no queues: any offset is its first
     dispatcher = Dispatcher(where, sizes, begin=start, disk=target, dense_from=dense_from)
     behind = entries_in(ledger, start, known.committed_index)
-    messages, more = follow(dispatcher, behind, reader, progress)
-    kept = 0 if dry_run else keep_places(dispatcher, {}, reader, begin.position)
+    messages, more = follow(dispatcher, behind, state, progress)
+    kept = 0 if dry_run else keep_places(dispatcher, state.places, begin.position)
     dispatcher.save()
     report.messages += messages
     report.queues = len(dispatcher.next_offsets)
@@ -198,7 +201,7 @@ def _dispatch(
     if kept:
         report.done.append(f"{kept} queues hold no message any more; they go on with the offset that they had.")
     return Dispatched(
-        dispatcher.point, dispatcher.next_offsets, reader.tables(), dispatcher.sizes, version_2 or more
+        dispatcher.point, dispatcher.next_offsets, state.tables, dispatcher.sizes, version_2 or more
     )  # fmt: skip
 
 
@@ -226,6 +229,7 @@ def _write_checkpoint(ledger: Path, known: Known, disk: Disk) -> None:
 
 def _let_go(root: Path, ledger: Path, disk: Disk) -> None:
     """Our mark first: nobody keeps it true from now on. Then what keeps Java out; the last one lets it in."""
+    disk.remove(state_path(root))
     disk.rename(mark_path(root), root / OURS / HANDED_OVER)
     disk.sync_folder(root / OURS)
     for folder in (root / COMMIT_LOG, ledger / "data"):

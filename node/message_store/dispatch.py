@@ -165,6 +165,11 @@ class Dispatcher:
     def _mark_now(self, *, is_clean: bool) -> Mark:
         return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean, self._dense_from)
 
+    def abandon(self) -> None:
+        """Lets go of the files, which are of no use any more."""
+        self._is_broken = True
+        self._disk.close()
+
     def close(self) -> None:
         """Saves, unless a write failed, and lets go of the files."""
         try:

@@ -72,6 +72,12 @@ class LiveReads:
         """Looks again which files there are: now and then, for what expires."""
         self._store = MessageStore(self._root)
 
+    def forget_all(self) -> None:
+        """Queues and index are others now."""
+        self._store = None
+        self._queues.clear()
+        self._lows.clear()
+
     def forget(self, topic: str) -> None:
         """Its queues are gone; they may come again, and begin at 0."""
         for known in (self._queues, self._lows):

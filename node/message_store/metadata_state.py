@@ -1,11 +1,12 @@
 """What a broker group's log says beside its messages, as of one entry: tables of metadata and incarnations of topics.
 
 Every member applies the metadata entries (channel 3) in the log's order, so all have the same tables at the same entry;
-whoever becomes master has exactly what is committed. Where a member begins with something else than the log itself (a
-base that begins in the middle, or what an adopted directory knew), the next complete snapshot replaces it.
+whoever becomes master has exactly what is committed. A member may begin with less than the log said (a base in the
+middle of it), or with something else (what an adopted directory knew), so the first complete snapshot that it sees
+replaces what it has.
 
 Invariants: `take` is given entries in the log's order, each once, but for those behind `index` again, which change
-nothing; values are replaced, never changed in place; while `is_whole` the state follows from the log alone.
+nothing; values are replaced, never changed in place; `is_whole`: it is that of a snapshot and what came behind it.
 """
 
 from __future__ import annotations
@@ -63,6 +64,13 @@ class Applied:
     places: Mapping[QueueName, int] = field(default_factory=dict)
 
 
+def state_at_begin(begin_index: int, adopted: BrokerState | None) -> MetadataState:
+    """Where entry `begin_index` is the log's first; `adopted`: what a directory knew that was RocketMQ's."""
+    if adopted is not None and adopted.as_of_index >= begin_index - 1:
+        return MetadataState(adopted)
+    return MetadataState(BrokerState(begin_index - 1))
+
+
 def own_entry(index: int, channel: int, record: BytesLike) -> OwnEntry:
     """Raises MessageFormatError where this release does not understand what it says."""
     content = content_of(record)
@@ -75,18 +83,22 @@ def own_entry(index: int, channel: int, record: BytesLike) -> OwnEntry:
 
 
 class MetadataState:
-    """See the module's docstring. `base`: as of which entry it begins with what; None: nothing, before the first."""
+    """See the module's docstring. `base`: as of which entry it begins with what; None: with nothing, before the first.
 
-    def __init__(self, base: BrokerState | None = None, *, is_whole: bool = True) -> None:
+    A snapshot of an earlier entry than that is of no use here: what changed between the two is not known.
+    """
+
+    def __init__(self, base: BrokerState | None = None, *, is_whole: bool = False) -> None:
         base = base or BrokerState(-1)
-        self.index = base.as_of_index
+        self.index = self.since = base.as_of_index  # behind `since` every entry was seen
         self.tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in base.tables.items()}
         self.incarnations = {name: one.incarnation for name, one in base.topics.items() if one.incarnation >= 0}
-        self.base_places = _places(base)
+        self.places = _places(base)  # next offsets of queues whose messages may all have expired
         self.is_whole = is_whole
-        self.snapshot: FoundSnapshot | None = None  # the newest complete one
+        self.snapshot: FoundSnapshot | None = None  # the newest complete one ...
+        self.snapshot_at = -1  # ... and where in the log it ends, which the owner sets
         self.changes = 0  # that were applied, so that it is seen when there are more
-        self._changed_at: dict[tuple[str, str], int] = {}  # of each key, while a snapshot may replace the state
+        self.changed_at: dict[tuple[str, str], int] = {}  # of each key, while a snapshot may replace the state
         self._finder = SnapshotFinder(keep=not is_whole)
 
     def take(self, one: OwnEntry) -> Applied:
@@ -109,19 +121,22 @@ class MetadataState:
         for name, value in one.change.get(TOPICS, {}).items():
             if value is None:
                 self.incarnations.pop(name, None)
+                self.places = {queue: at for queue, at in self.places.items() if queue[0] != name}
             elif name not in self.tables.get(TOPICS, {}):
                 self.incarnations[name] = one.index
         apply_metadata(self.tables, one.change)
         self.changes += 1
         if not self.is_whole:
             for table, keys in one.change.items():
-                self._changed_at.update(((table, key), one.index) for key in keys)
+                self.changed_at.update(((table, key), one.index) for key in keys)
 
     def _part(self, one: OwnEntry) -> Applied:
         """A snapshot that is not sound is none."""
         found: FoundSnapshot | None = None
         with suppress(BodyInvalid):
             found = self._finder.add(one.index, one.content)
+            if found is not None and found.as_of_index < self.since:
+                found = None
             if found is not None and not self.is_whole:
                 return self._replace(one, found, decode_state(found.content))
         if found is not None:
@@ -133,13 +148,13 @@ class MetadataState:
         tables = {name: dict(table) for name, table in state.tables.items()}
         incarnations = {name: topic.incarnation for name, topic in state.topics.items() if topic.incarnation >= 0}
         places = _places(state)
-        for (table, key), index in self._changed_at.items():
+        for (table, key), index in self.changed_at.items():
             if index > found.as_of_index:
                 apply_metadata(tables, {table: {key: self.tables.get(table, {}).get(key)}})
                 if table == TOPICS:
                     self._take_over(key, found.as_of_index, incarnations, places)
-        self.tables, self.incarnations = tables, incarnations
-        self.is_whole, self._changed_at = True, {}
+        self.tables, self.incarnations, self.places = tables, incarnations, places
+        self.is_whole, self.changed_at = True, {}
         self._finder = SnapshotFinder(keep=False)
         self.snapshot = _without_content(found)
         self.changes += 1
@@ -158,9 +173,9 @@ class MetadataState:
                 del places[queue]
 
     def as_state(self, next_offsets: Mapping[QueueName, int] | None = None) -> BrokerState:
-        """All of it, as of `index`; `next_offsets`: of each queue, at that entry."""
+        """All of it, as of `index`; `next_offsets`: of each queue that was dispatched, at that entry."""
         by_topic: dict[str, dict[int, int]] = {name: {} for name in self.incarnations}
-        for (topic, queue_id), offset in (next_offsets or {}).items():
+        for (topic, queue_id), offset in (self.places | dict(next_offsets or {})).items():
             by_topic.setdefault(topic, {})[queue_id] = offset
         topics = {
             name: TopicOffsets(self.incarnations.get(name, SINCE_THE_BEGINNING), offsets)

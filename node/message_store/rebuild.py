@@ -18,22 +18,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from node.message_store.adopted import Adopted, read_adopted
-from node.message_store.broker_kind import content_of
-from node.message_store.broker_tables import TOPICS
+from node.message_store.adopted import read_adopted
 from node.message_store.consume_queue import ConsumeQueue
 from node.message_store.dispatch import CHECKPOINT, Dispatcher
 from node.message_store.dispatch_mark import OURS, DerivedSizes, LogPoint, mark_path
-from node.message_store.errors import MessageStoreError
 from node.message_store.index_file import IndexFile
-from node.message_store.log_pieces import LogPiece, OwnRecord, begin_of, entries_in, old_records
+from node.message_store.log_pieces import LogPiece, begin_of, entries_in, old_records
 from node.message_store.message_store import CONSUME_QUEUE, INDEX, MessageStore, StoreKind
+from node.message_store.metadata_state import MetadataState, own_entry, state_at_begin
 from node.message_store.read_files import OS, OWNER_FILE, Files
 from node.message_store.write_files import Disk, OsDisk
-from node.protocol.broker_state import BodyInvalid, BrokerState, apply_metadata, decode_metadata, decode_state
 from node.protocol.entry import BytesLike
-from node.protocol.group_kind import Channel
-from node.protocol.snapshot_parts import SnapshotFinder
 from node.protocol.value_class import value_class
 
 REBUILT: Final = "rebuilt"
@@ -55,7 +50,6 @@ class Rebuilt:
     kept_places: int
     end: LogPoint
     seconds: float
-    state: BrokerState | None
     has_version_2: bool
 
 
@@ -84,44 +78,6 @@ class NoDisk:
     def sync_folder(self, path: Path) -> None: ...
 
     def close(self) -> None: ...
-
-
-class StateReader:
-    """Follows the entries that are no messages: the newest snapshot, and what changed since.
-
-    `adopted`: of a directory that was RocketMQ's; what entries up to there say of tables and offsets does not count.
-    """
-
-    def __init__(self, adopted: Adopted | None = None) -> None:
-        self._finder = SnapshotFinder(keep=True)
-        self._changes: list[tuple[int, dict[str, dict[str, Any]]]] = []
-        self.state: BrokerState | None = None if adopted is None else adopted.state
-        self._from_index = -1 if adopted is None else adopted.state.as_of_index
-
-    def add(self, one: OwnRecord) -> list[str]:
-        """The topics that are deleted by it. Raises MessageStoreError."""
-        try:
-            counts = one.index > self._from_index
-            if one.channel == Channel.SNAPSHOT_PART and counts:
-                found = self._finder.add(one.index, content_of(one.record))
-                if found is not None:
-                    self.state = decode_state(found.content)
-                    self._changes = [change for change in self._changes if change[0] > found.as_of_index]
-            elif one.channel == Channel.METADATA:
-                change = decode_metadata(content_of(one.record))
-                if counts:
-                    self._changes.append((one.index, change))
-                return [name for name, value in change.get(TOPICS, {}).items() if value is None]
-        except BodyInvalid as error:
-            raise MessageStoreError(f"entry {one.index}: {error}") from error
-        return []
-
-    def tables(self) -> dict[str, dict[str, Any]]:
-        """As of the last entry."""
-        found = {name: dict(table) for name, table in self.state.tables.items()} if self.state is not None else {}
-        for _index, change in self._changes:
-            apply_metadata(found, change)
-        return found
 
 
 def is_ours(store: MessageStore) -> bool:
@@ -156,14 +112,16 @@ def pieces_of_store(store: MessageStore, upto_index: int, begin: LogPoint | None
 
 
 def follow(
-    dispatcher: Dispatcher, pieces: Iterator[LogPiece], reader: StateReader, progress: Progress | None = None
+    dispatcher: Dispatcher, pieces: Iterator[LogPiece], state: MetadataState, progress: Progress | None = None
 ) -> tuple[int, bool]:
-    """Dispatches them. How many messages there were, and whether one has version 2."""
+    """Dispatches and applies them. How many messages there were, and whether one has version 2."""
     messages, has_version_2 = 0, False
     for number, piece in enumerate(pieces):
         dispatcher.dispatch(piece.batch, piece.end)
         for one in piece.own:
-            for topic in reader.add(one):
+            entry = own_entry(one.index, one.channel, one.record)
+            state.take(entry)
+            for topic in entry.dropped:
                 dispatcher.drop_topic(topic)
         messages += len(piece.batch)
         has_version_2 |= piece.has_version_2
@@ -216,13 +174,14 @@ def rebuild(
     dispatcher = Dispatcher(
         beside if not dry_run else beside / "never", wanted, begin=begin, dense_from=border, disk=target
     )
-    reader = StateReader(read_adopted(root, store.files) if is_ours(store) else None)
-    messages, has_version_2 = follow(dispatcher, pieces_of_store(store, upto_index), reader, progress)
-    kept = keep_places(dispatcher, known, reader, begin.position)
+    adopted = read_adopted(root, store.files) if is_ours(store) else None
+    state = state_at_begin(_first_index(store), None if adopted is None else adopted.state)
+    messages, has_version_2 = follow(dispatcher, pieces_of_store(store, upto_index), state, progress)
+    kept = keep_places(dispatcher, known | _greater(state.places, known), begin.position)
     dispatcher.save(is_clean=True)
     found = Rebuilt(
         messages, len(dispatcher.next_offsets), dispatcher.next_offsets, dispatcher.index_entries, dispatcher.repeats,
-        kept, dispatcher.point, time.monotonic() - started, reader.state, has_version_2,
+        kept, dispatcher.point, time.monotonic() - started, has_version_2,
     )  # fmt: skip
     dispatcher.close()
     if not dry_run:
@@ -232,15 +191,16 @@ def rebuild(
     return found
 
 
-def keep_places(
-    dispatcher: Dispatcher, known: dict[tuple[str, int], int], reader: StateReader, begin: int
-) -> int:  # fmt: skip
+def _first_index(store: MessageStore) -> int:
+    return 0 if store.ledger is None else begin_of(store.log.files[-1][0]).index + 1
+
+
+def _greater(said: dict[tuple[str, int], int], known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    return {name: max(offset, known.get(name, 0)) for name, offset in said.items()}
+
+
+def keep_places(dispatcher: Dispatcher, said: dict[tuple[str, int], int], begin: int) -> int:
     """Queues none of whose messages is left go on where they were."""
-    said = dict(known)
-    if reader.state is not None:
-        for topic, one in reader.state.topics.items():
-            for queue_id, offset in one.next_offsets.items():
-                said[topic, queue_id] = max(offset, said.get((topic, queue_id), 0))
     has = dispatcher.next_offsets
     gone = {name for name in said if name not in has and said[name] > 0}
     for name in sorted(gone) if begin > 0 else ():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
 from node.message_store.errors import MessageFormatError
-from node.message_store.metadata_state import MetadataState, OwnEntry, own_entry
+from node.message_store.metadata_state import MetadataState, OwnEntry, own_entry, state_at_begin
 from node.protocol.broker_state import BrokerState, Tables, TopicOffsets, encode_metadata, encode_state
 from node.protocol.group_kind import Channel
 from node.protocol.inert_records import inert_record
@@ -53,7 +53,7 @@ def test_the_state_of_a_snapshot_is_the_state_that_was() -> None:
         8, {"T": TopicOffsets(3, {1: 12}), "Old": TopicOffsets(-1, {0: 7})},
         {TOPICS: {"T": {"perm": 6}}, "a_later_table": {"k": [1]}},
     )  # fmt: skip
-    later = MetadataState(is_whole=False)
+    later = MetadataState()
     later.passed(20)
     applied = [later.take(one) for one in parts(21, said)]
     assert [one.is_replaced for one in applied] == [False] * (len(applied) - 1) + [True]
@@ -68,7 +68,7 @@ def test_a_snapshot_takes_nothing_back_that_came_behind_its_as_of_index() -> Non
         10, {"T": TopicOffsets(2, {0: 50}), "Gone": TopicOffsets(3, {0: 60}), "Again": TopicOffsets(4, {0: 70})},
         {TOPICS: {"T": 1, "Gone": 1, "Again": 1}, CONSUMER_OFFSETS: {"T@G": {"0": 1}, "T@H": {"0": 2}}},
     )  # fmt: skip
-    state = MetadataState(is_whole=False)
+    state = MetadataState()
     state.take(changes(9, {CONSUMER_OFFSETS: {"T@H": {"0": 999}}}))  # as of 10 it was something else again
     state.take(changes(11, {CONSUMER_OFFSETS: {"T@G": {"0": 5}}, TOPICS: {"Gone": None, "Again": None}}))
     state.take(changes(12, {TOPICS: {"Again": 2, "New": 3}}))
@@ -80,8 +80,8 @@ def test_a_snapshot_takes_nothing_back_that_came_behind_its_as_of_index() -> Non
     assert last.places == {("T", 0): 50}, "the queues of topics that were deleted since begin at 0"
 
 
-def test_whoever_has_read_the_whole_log_believes_no_snapshot_but_knows_where_it_is() -> None:
-    state = MetadataState()
+def test_who_has_a_snapshot_already_needs_no_other_but_knows_where_it_is() -> None:
+    state = MetadataState(is_whole=True)
     state.take(changes(1, {TOPICS: {"T": 1}}))
     entries = parts(5, BrokerState(4, {}, {TOPICS: {"Other": 1}}))
     applied = [state.take(one) for one in entries]
@@ -89,8 +89,26 @@ def test_whoever_has_read_the_whole_log_believes_no_snapshot_but_knows_where_it_
     assert applied[-1].snapshot is not None and applied[-1].snapshot.last_index == entries[-1].index
 
 
+def test_a_snapshot_of_an_entry_before_the_logs_beginning_is_of_no_use() -> None:
+    """Its last parts are still there; what changed between its as-of index and the log's first entry is gone."""
+    state = state_at_begin(10, None)
+    for one in parts(12, BrokerState(8, {}, {TOPICS: {"T": "older"}})):
+        assert state.take(one).snapshot is None
+    last = [state.take(one) for one in parts(30, BrokerState(9, {}, {TOPICS: {"T": "newer"}}))][-1]
+    assert last.is_replaced and state.tables == {TOPICS: {"T": "newer"}}
+
+
+def test_what_an_adopted_directory_knew_counts_until_the_log_begins_behind_it() -> None:
+    adopted = BrokerState(10, {"T": TopicOffsets(-1, {0: 4})}, {TOPICS: {"T": 1}})
+    state = state_at_begin(3, adopted)
+    state.take(changes(9, {TOPICS: {"U": 1}}))
+    assert state.tables == {TOPICS: {"T": 1}} and state.places == {("T", 0): 4}, "entries up to there say nothing more"
+    assert state.take(changes(11, {TOPICS: {"T": None}})).is_new and state.places == {}
+    assert state_at_begin(12, adopted).tables == {}
+
+
 def test_a_snapshot_that_is_not_sound_is_none() -> None:
-    state = MetadataState(is_whole=False)
+    state = MetadataState()
     one, two = (parts(5, BrokerState(4, {}, {TOPICS: {"T": number}}), number, 40) for number in (1, 2))
     for entry in [*one[:-1], *two[1:]]:
         state.take(entry)
@@ -123,7 +141,7 @@ def test_beginning_anywhere_behind_a_snapshot_ends_in_the_same_state(
     """Whoever reads all of it, and whoever begins in the middle and then comes by a snapshot, agree at its end."""
     as_of = data.draw(st.integers(0, len(log) - 1))
     begin = data.draw(st.integers(0, as_of))
-    whole = MetadataState()
+    whole = MetadataState(is_whole=True)
     snapshot: BrokerState | None = None
     for index, change in enumerate(log):
         whole.take(changes(index, change))
@@ -131,7 +149,7 @@ def test_beginning_anywhere_behind_a_snapshot_ends_in_the_same_state(
             snapshot = whole.as_state()
     assert snapshot is not None
     entries = parts(len(log), snapshot)
-    late = MetadataState(is_whole=False)
+    late = MetadataState()
     for index in range(begin, len(log)):
         late.take(changes(index, log[index]))
     for one in entries:

@@ -14,13 +14,8 @@ from app.commands.common import Exit
 from node.message_store.checking.verify import verify
 from node.message_store.dispatch import Dispatcher
 from node.message_store.errors import MessageStoreError
-from node.message_store.log_pieces import OwnRecord
 from node.message_store.message_store import MessageStore
-from node.message_store.rebuild import StateReader, rebuild
-from node.protocol.broker_state import BrokerState, TopicOffsets, encode_metadata, encode_state
-from node.protocol.group_kind import Channel
-from node.protocol.inert_records import inert_record
-from node.protocol.snapshot_parts import split_snapshot
+from node.message_store.rebuild import rebuild
 from tests.unit.message_broker import Broker, filled
 from tests.unit.test_dispatch import index_files, queue_files
 
@@ -121,21 +116,3 @@ def test_a_broker_that_runs_is_refused(broker: Broker, capsys: pytest.CaptureFix
         assert "stop every member" in capsys.readouterr().err
     finally:
         lock.release()
-
-
-def own(index: int, channel: int, content: bytes) -> OwnRecord:
-    return OwnRecord(index, channel, inert_record(channel, content, 1))
-
-
-def test_state_is_that_of_the_newest_snapshot_and_what_changed_since() -> None:
-    reader = StateReader()
-    gone = encode_metadata({"topics": {"T": None, "U": {"perm": 6}}})
-    assert reader.add(own(3, Channel.METADATA, gone)) == ["T"]
-    state = BrokerState(7, {"T": TopicOffsets(3, {0: 9})}, {"topics": {"V": {"perm": 4}}})
-    for at, part in enumerate(split_snapshot(encode_state(state), 1, 7, part_bytes=80)):
-        reader.add(own(8 + at, Channel.SNAPSHOT_PART, part))
-    reader.add(own(90, Channel.METADATA, encode_metadata({"delay_offsets": {"1": 5}})))
-    assert reader.state == state
-    assert reader.tables() == {"topics": {"V": {"perm": 4}}, "delay_offsets": {"1": 5}}
-    with pytest.raises(MessageStoreError, match="entry 91"):
-        reader.add(own(91, Channel.METADATA, b"\x07"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,8 @@ from node.hand_over.adopt import adopt_broker
 from node.hand_over.hand_over import hand_over
 from node.message_store.adopted import adopted_path
 from node.message_store.put_result import PutStatus
+from node.message_store.queue_units import SCHEDULE_TOPIC
+from node.message_store.rebuild import known_next_offsets
 from node.message_store.record import decode_record
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message
@@ -23,7 +26,9 @@ def test_it_goes_on_behind_the_border_and_java_takes_it_back(vectors: Path, tmp_
     root = Path(shutil.copytree(vectors / "rocketmq/dledger-commitlog/single", tmp_path / "data"))
     os.truncate(root / "dledger-n0/index" / f"{0:020d}", LEDGER_INDEX_BYTES)
     (root / "config").mkdir(exist_ok=True)
-    (root / "config" / "delayOffset.json").write_bytes(b'{"offsetTable":{1:2,3:5}}')
+    waiting = {queue: at for (topic, queue), at in known_next_offsets(root).items() if topic == SCHEDULE_TOPIC}
+    delays = {str(queue + 1): at for queue, at in waiting.items()}  # all are delivered
+    (root / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": delays}))
     adopt_broker(root, "g", dry_run=False)
     given = {
         "node.id": "n0", "node.group": "g", "peers": f"n0-127.0.0.1:{free_ports(1)[0]}", "node.data": str(root),
@@ -40,10 +45,10 @@ def test_it_goes_on_behind_the_border_and_java_takes_it_back(vectors: Path, tmp_
             assert [decode_record(one).queue_offset for one in old.records] == list(range(16))
             await until(lambda: broker.snapshots.written == 1)  # what the directory knew is in the log now
             assert broker.log.state is not None and broker.log.state.is_whole
-            assert broker.metadata.table("delay_offsets") == {"1": 2, "3": 5}
+            assert broker.metadata.table("delay_offsets") == delays != {}
             adopted_path(root).unlink()
         async with engine_of(settings), broker_of(settings) as broker:  # so this is not needed any more
-            assert broker.metadata.table("delay_offsets") == {"1": 2, "3": 5}
+            assert broker.metadata.table("delay_offsets") == delays != {}
             assert broker.log.next_offset("TopicTest", 0) == 56
 
     asyncio.run(goes_on())

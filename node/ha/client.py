@@ -64,6 +64,7 @@ class HAClient:
         self.trouble = ""  # why nothing is transferred; empty once it is
         self.current_reported_offset = -1
         self.last_read_ms = self.last_write_ms = 0
+        self.taken_bytes = 0  # of the master's log, written here since this process began
         self.master_offset = -1  # the newest place that the master's frames showed
         self._reader = FrameReader()
         self._part = b""  # of a record that is not whole yet
@@ -240,6 +241,7 @@ class HAClient:
         data, self._part = self._part + frame.body, b""
         taken = self._store.append_data(frame.offset + len(frame.body) - len(data), data)
         self._part = data[taken:]
+        self.taken_bytes += taken
         if len(self._part) > MESSAGE_BYTES_MAX:
             raise HaError(f"{len(self._part)} bytes of the master's log without the end of a record")
 

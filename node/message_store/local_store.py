@@ -75,13 +75,18 @@ class _OpenPut:
 
 
 class LocalMessageStore:
-    """See the module's docstring. Raises MessageStoreError where the directory cannot be written on."""
+    """See the module's docstring. `now_ms`: the wall clock, for storing times; `elapsed_ms`: for waits.
+
+    Raises MessageStoreError where the directory cannot be written on.
+    """
 
     def __init__(
         self, root: Path, settings: LocalSettings, now_ms: Callable[[], int], *,
-        free_bytes: Callable[[], int] | None = None, disk: Disk | None = None, files: Files = OS,
+        elapsed_ms: Callable[[], int] | None = None, free_bytes: Callable[[], int] | None = None,
+        disk: Disk | None = None, files: Files = OS,
     ) -> None:  # fmt: skip
         self.root, self.settings, self._now_ms = root, settings, now_ms
+        self._elapsed_ms = elapsed_ms or now_ms
         self._free_bytes, self._files = free_bytes, files
         self._disk = disk if disk is not None else OsDisk()
         self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES)
@@ -171,8 +176,8 @@ class LocalMessageStore:
     def append(self, messages: Sequence[NewMessage], answer: Answer) -> None:
         """Judged messages, for which there is room."""
         assert self._offsets is not None
-        now_ms, first = self._now_ms(), messages[0]
-        built = self._offsets.build(messages, now_ms)
+        first = messages[0]
+        built = self._offsets.build(messages, self._now_ms())
         try:
             places = self.log.append(built.records)
         except OSError as error:
@@ -183,7 +188,7 @@ class LocalMessageStore:
         )  # fmt: skip
         put = _OpenPut(result, self.log.max_offset, answer)
         self._open.append(put)
-        self._wait_for(put, waits=_waits(messages[-1]), now_ms=now_ms)
+        self._wait_for(put, waits=_waits(messages[-1]), now_ms=self._elapsed_ms())
 
     def _wait_for(self, put: _OpenPut, *, waits: bool, now_ms: int) -> None:
         """For the disk and the slaves, where its sender and this broker's mode ask for it."""
@@ -265,7 +270,7 @@ class LocalMessageStore:
         self.settle()
 
     def tick(self, now_ms: int) -> None:
-        """Waits that took too long end."""
+        """Waits that took too long end; by the clock of `elapsed_ms`."""
         self.commits.expire(now_ms)
         self.settle()
 

@@ -1,0 +1,114 @@
+"""Who owns a LocalMessageStore in a process: flushes in a thread, dispatches, lets waits end, saves now and then.
+
+Invariants: the store is touched in the event loop only, files are synced in a thread with descriptors of its own; a
+flush that fails ends all waits, and nothing more is taken; queues and marks are saved behind a flush of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from node.ha.sockets import now_ms
+from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
+from node.message_store.local_log import Flush
+from node.message_store.local_store import LocalMessageStore
+from node.message_store.new_message import NewMessage
+from node.message_store.put_result import PutResult
+from node.message_store.write_files import Disk, OsDisk
+
+SAVE_EVERY_MS: Final = 10_000
+LOOK_MS: Final = 100
+
+
+class StoreKeeper:
+    """See the module's docstring. `after_put` wakes who sends to slaves, `after_flush` who reports to a master."""
+
+    def __init__(
+        self, store: LocalMessageStore, after_put: Callable[[], None] = lambda: None,
+        after_flush: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self._after_put, self._after_flush = after_put, after_flush
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._has_put = False
+        self._flushed_ms = self._saved_ms = now_ms()
+
+    def put(self, message: NewMessage, *, is_batch: bool = False) -> asyncio.Future[PutResult]:
+        """Done when it is answered."""
+        done: asyncio.Future[PutResult] = self._loop.create_future()
+
+        def answer(result: PutResult) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        (self.store.put_batch if is_batch else self.store.put)(message, answer)
+        if not self._has_put:
+            self._has_put = True
+            self._loop.call_soon(self._put_several)
+        return done
+
+    def _put_several(self) -> None:
+        """Once for all puts of a turn of the loop."""
+        self._has_put = False
+        self._after_put()
+        self.store.dispatch()
+        self._wake.set()
+
+    def wake(self) -> None:
+        """A slave wrote something."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """For ever; a flush that fails raises OSError when everybody was answered."""
+        while True:
+            self._wake.clear()
+            now = now_ms()
+            self.store.tick(now)
+            if self._flush_is_due(now):
+                await self._flush()
+                continue
+            before = self.store.end_position
+            self.store.dispatch()
+            if self.store.end_position > before:
+                await asyncio.sleep(0)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_MS / 1000):
+                    await self._wake.wait()
+
+    def _flush_is_due(self, now: int) -> bool:
+        store = self.store
+        if store.log.flushed_offset >= store.log.max_offset:
+            return False
+        return store.settings.flush is FlushMode.SYNC_FLUSH or now - self._flushed_ms >= FLUSH_EVERY_MS
+
+    async def _flush(self) -> None:
+        found = self.store.begin_flush()
+        is_save = now_ms() - self._saved_ms >= SAVE_EVERY_MS
+        finish = self.store.dispatcher.begin_save() if is_save else None
+        try:
+            await self._loop.run_in_executor(None, _synced, found, finish)
+        except OSError as error:
+            self.store.flush_failed(error)
+            raise
+        self._flushed_ms = now_ms()
+        if is_save:
+            self._saved_ms = self._flushed_ms
+            self.store.mark_flushed(found)
+        self.store.flushed(found)
+        self._after_flush()
+        self.store.dispatch()
+
+
+def _synced(found: Flush, finish: Callable[[Disk], None] | None) -> None:
+    disk = OsDisk()
+    try:
+        found.sync(disk)
+        if finish is not None:
+            finish(disk)
+    finally:
+        disk.close()

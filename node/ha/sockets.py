@@ -1,0 +1,192 @@
+"""The sockets of classic HA: AcceptSocketService at a master, HAClientService at a slave; the rest is state machines.
+
+Invariants: what is written waits for the socket (a slow slave costs a bounded buffer); a connection that the state
+machine closed is closed here at once; a slave connects again for ever, after `reconnect_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from node.background import Background
+from node.ha.client import HAClient
+from node.ha.connection import HAConnection
+from node.ha.service import HAService
+from node.ha.settings import HaSettings
+
+READ_BYTES: Final = 1 << 18
+WRITE_BYTES: Final = 1 << 18  # frames that are written at once
+LOOK_MS_MAX: Final = 1000
+CONNECT_S: Final = 5.0
+
+
+def now_ms() -> int:
+    """Monotonic: intervals are measured with it."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class AcceptSocketService:
+    """Listens for slaves (haListenPort)."""
+
+    def __init__(self, service: HAService) -> None:
+        self._service = service
+        self._wakes: set[asyncio.Event] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._background = Background()
+        service.on_data.append(self.wake)
+
+    async def begin_accept(self, host: str, port: int) -> int:
+        """The port. Raises OSError where it cannot be listened on."""
+        self._server = await asyncio.start_server(self._accepted, host, port, limit=READ_BYTES)
+        self._background.keep("ha waits", self._tick)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    def wake(self) -> None:
+        """There is more to send."""
+        for one in self._wakes:
+            one.set()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.stop()
+        self._service.end("this master stops")
+
+    async def _tick(self) -> None:
+        """Ends waits that took too long."""
+        while True:
+            deadline_ms = self._service.transfers.next_deadline_ms
+            left_ms = LOOK_MS_MAX if deadline_ms is None else deadline_ms - now_ms()
+            await asyncio.sleep(min(max(left_ms, 5), 100) / 1000)
+            self._service.tick(now_ms())
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        host, port = writer.get_extra_info("peername")[:2]
+        connection = self._service.accept(f"{host}:{port}", now_ms())
+        try:
+            if connection is not None:
+                _no_delay(writer)
+                await self._serve(connection, reader, writer)
+        finally:
+            self._tasks.discard(task)
+            if connection is not None:
+                self._service.remove(connection)
+            writer.close()
+
+    async def _serve(
+        self, connection: HAConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:  # fmt: skip
+        wake = asyncio.Event()
+        self._wakes.add(wake)
+        reading = self._background.run(f"ha reports of {connection.address}", self._read(connection, reader, wake))
+        try:
+            with contextlib.suppress(ConnectionError):
+                while not connection.is_closed:
+                    wake.clear()
+                    pieces: list[bytes] = []
+                    size = 0
+                    while size < WRITE_BYTES and (data := connection.next_bytes(now_ms())):
+                        pieces.append(data)
+                        size += len(data)
+                    if pieces:
+                        writer.writelines(pieces)
+                        await writer.drain()
+                        continue
+                    wait_ms = min(connection.writing.data_wait_ms(now_ms()), LOOK_MS_MAX)
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(wait_ms / 1000):
+                            await wake.wait()
+        finally:
+            self._wakes.discard(wake)
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+
+    async def _read(self, connection: HAConnection, reader: asyncio.StreamReader, wake: asyncio.Event) -> None:
+        """ReadSocketService's part of it."""
+        try:
+            while data := await reader.read(READ_BYTES):
+                connection.receive(data, now_ms())
+                wake.set()
+            connection.close("the slave closed the connection")
+        except ConnectionError as error:
+            connection.close(str(error))
+        finally:
+            connection.close("its reports are not read any more")
+            wake.set()
+
+
+class HAClientService:
+    """Keeps a slave connected. `on_data` is called when something was written to its log."""
+
+    def __init__(
+        self, client: HAClient, address: Callable[[], tuple[str, int] | None], settings: HaSettings,
+        on_data: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._client, self._address, self._settings, self._on_data = client, address, settings, on_data
+        self._writer: asyncio.StreamWriter | None = None
+        self._background = Background()
+
+    async def run(self) -> None:
+        """For ever. `address` None: no master is known yet."""
+        while True:
+            address = self._address()
+            if address is not None:
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(CONNECT_S):
+                        reader, writer = await asyncio.open_connection(*address, limit=READ_BYTES)
+                    await self._follow(reader, writer)
+            await asyncio.sleep(self._settings.reconnect_ms / 1000)
+
+    def report(self) -> None:
+        """Something is on disk now: its report leaves at once."""
+        if self._writer is not None:
+            data = self._client.next_bytes(now_ms())
+            if data:
+                self._writer.write(data)
+
+    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = self._client
+        _no_delay(writer)
+        client.connected(now_ms())
+        self._writer = writer
+        looking = self._background.run("ha client", self._look(reader))
+        try:
+            self.report()
+            while not client.is_closed and (data := await reader.read(READ_BYTES)):
+                before = client.taken_bytes
+                client.receive(data, now_ms())
+                if client.taken_bytes != before:
+                    self._on_data()
+                self.report()
+        finally:
+            self._writer = None
+            looking.cancel()
+            client.close("the connection ended")
+            writer.close()
+
+    async def _look(self, reader: asyncio.StreamReader) -> None:
+        """Time goes by: heartbeats, housekeeping, a master that does not answer the handshake."""
+        while not self._client.is_closed:
+            await asyncio.sleep(min(0.1, self._settings.java_after_ms / 2000))
+            self.report()
+        reader.feed_eof()
+
+
+def _no_delay(writer: asyncio.StreamWriter) -> None:
+    found = writer.get_extra_info("socket")
+    if found is not None:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

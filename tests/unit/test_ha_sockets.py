@@ -1,0 +1,155 @@
+"""Master and slaves over real sockets, in one process: what is put arrives, whatever is cut, and puts wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from node.ha.client import HAClient, State
+from node.ha.keeper import StoreKeeper
+from node.ha.lineage import Lineage
+from node.ha.service import HAService
+from node.ha.settings import BrokerRole, HaSettings
+from node.ha.sockets import AcceptSocketService, HAClientService, now_ms
+from node.message_store.dispatch_mark import DerivedSizes
+from node.message_store.local_flush import FlushMode
+from node.message_store.local_store import LocalMessageStore, LocalSettings
+from node.message_store.new_message import NewMessage
+from node.message_store.put_result import PutStatus
+from node.message_store.record import Host
+from tests.unit.ha_kit import content
+from tests.unit.test_dispatch import queue_files
+
+HOST = Host(bytes([10, 0, 0, 1]), 10911)
+SETTINGS = HaSettings(reconnect_ms=20, slave_timeout_ms=30_000)
+SIZES = DerivedSizes(2000, 100, 400)
+
+
+def quiet(_kind: str, _severity: str, _text: str) -> None: ...
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110 - facts of several tasks
+            await asyncio.sleep(0.005)
+
+
+class Side:
+    """A store and the tasks of one broker."""
+
+    keeper: StoreKeeper
+
+    def __init__(self, root: Path, flush: FlushMode) -> None:
+        settings = LocalSettings(file_bytes=65_536, flush=flush, sizes=SIZES, sync_flush_timeout_ms=30_000)
+        self.store = LocalMessageStore(root, settings, lambda: time.time_ns() // 1_000_000, elapsed_ms=now_ms)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.store.close()
+
+
+class MasterSide(Side):
+    def __init__(self, root: Path, flush: FlushMode) -> None:
+        super().__init__(root, flush)
+        self.store.become_master()
+        lineage = Lineage().begun("pair", self.store.log.max_offset)
+        self.service = HAService(self.store.log, SETTINGS, BrokerRole.SYNC_MASTER, lineage, quiet)
+        self.store.slaves = self.service
+        self.acceptor = AcceptSocketService(self.service)
+        self.keeper = StoreKeeper(self.store, self.acceptor.wake)
+        self.tasks += [asyncio.create_task(self.keeper.run())]
+
+
+class SlaveSide(Side):
+    def __init__(self, root: Path, flush: FlushMode, port: int) -> None:
+        super().__init__(root, flush)
+        self.client = HAClient(self.store, SETTINGS, root.name, "run", Lineage(), lambda _: None, quiet)
+        self.service = HAClientService(self.client, lambda: ("127.0.0.1", port), SETTINGS, lambda: self.keeper.wake())
+        self.keeper = StoreKeeper(self.store, after_flush=self.service.report)
+        self.tasks += [asyncio.create_task(self.keeper.run()), asyncio.create_task(self.service.run())]
+
+
+@contextlib.asynccontextmanager
+async def pair_at(root: Path, flush: FlushMode) -> AsyncIterator[tuple[MasterSide, SlaveSide]]:
+    master = MasterSide(root / "master", flush)
+    port = await master.acceptor.begin_accept("127.0.0.1", 0)
+    slave = SlaveSide(root / "slave", flush, port)
+    try:
+        yield master, slave
+    finally:
+        await slave.stop()
+        await master.acceptor.close()
+        await master.stop()
+
+
+def message(number: int) -> NewMessage:
+    return NewMessage("TopicTest", number % 4, b"body %d" % number, HOST, HOST, b"KEYS\x01k%d\x02" % number)
+
+
+async def put_many(master: MasterSide, first: int, count: int) -> list[PutStatus]:
+    puts = [master.keeper.put(message(number)) for number in range(first, first + count)]
+    async with asyncio.timeout(60):
+        return [(await one).status for one in puts]
+
+
+def test_puts_wait_for_the_slave_and_everything_is_the_same_at_both(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for flush in FlushMode:
+            root = tmp_path / flush.value
+            async with pair_at(root, flush) as (master, slave):
+                assert (await put_many(master, 0, 1))[0] in (PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.PUT_OK)
+                await until(lambda: bool(master.service.acks()))
+                assert set(await put_many(master, 1, 600)) == {PutStatus.PUT_OK}
+                await until(lambda: slave.store.end_position == master.store.log.max_offset)
+                assert content(slave.store.log) == content(master.store.log)
+                assert len(master.store.log.starts) > 1
+            assert queue_files(root / "slave") == queue_files(root / "master")
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_whose_connection_is_cut_again_and_again_gets_everything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pair_at(tmp_path, FlushMode.ASYNC_FLUSH) as (master, slave):
+            for at in range(8):
+                for one in range(100):
+                    master.store.put(message(at * 100 + one), lambda _result: None)
+                master.service.connections[0].close("cut") if master.service.connections else None
+                master.acceptor.wake()
+                await asyncio.sleep(0.01)
+            await until(lambda: slave.store.log.max_offset == master.store.log.max_offset)
+            assert content(slave.store.log) == content(master.store.log)
+            await until(lambda: master.store.end_position == master.store.log.max_offset)
+
+    asyncio.run(scenario())
+
+
+def test_a_master_that_answers_no_handshake_is_served_as_rocketmqs(tmp_path: Path) -> None:
+    """A socket that speaks RocketMQ's protocol only: -1 is no request for it, the next report is."""
+
+    async def scenario() -> None:
+        reports: list[int] = []
+
+        async def java(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    (found,) = struct.unpack(">q", await reader.readexactly(8))
+                    reports.append(found)
+                    if found >= 0:
+                        writer.write(struct.pack(">qi", found, 0))
+
+        server = await asyncio.start_server(java, "127.0.0.1", 0)
+        slave = SlaveSide(tmp_path / "slave", FlushMode.ASYNC_FLUSH, server.sockets[0].getsockname()[1])
+        await until(lambda: slave.client.state is State.TRANSFER and slave.client.master_offset == 0)
+        assert reports[:2] == [-1, 0] and not slave.client.is_ours
+        await slave.stop()
+        server.close()
+
+    asyncio.run(scenario())

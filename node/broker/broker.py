@@ -40,6 +40,7 @@ from node.message_store.new_message import PutLimits
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 SUBSCRIBE_AGAIN_S: Final = 0.05
 LOOK_AT_FILES_S: Final = 5.0
+HAND_OVER_AGAIN_S_MAX: Final = 300.0
 STANDS_STILL_S: Final = 5.0  # then another member is to lead: nobody can put messages here
 Note = Callable[[str, str, dict[str, Any]], None]
 
@@ -147,6 +148,7 @@ class Broker:
     # --- steps of a change of role ----------------------------------------------------------------------------------
     async def _open_lane(self) -> None:
         self._opened = await self.lane.open()
+        self.log.led_with_end(self._opened.end_index)
 
     async def _reach_end(self) -> None:
         assert self._opened is not None
@@ -182,9 +184,12 @@ class Broker:
 
     async def _look_at_dispatch(self) -> None:
         """While it stands still, no put gets through, and no lane opens: another member may be better off."""
+        pause_s = STANDS_STILL_S
         while True:
             await asyncio.sleep(STANDS_STILL_S / 5)
-            if self.leader_id == self.engine.member_id and self.log.still_s > STANDS_STILL_S:
+            if self.log.still_s <= STANDS_STILL_S:
+                pause_s = STANDS_STILL_S
+            elif self.leader_id == self.engine.member_id:
                 try:
                     said = await self.engine.hand_over()
                 except LedgerError as error:
@@ -192,7 +197,8 @@ class Broker:
                 why = self.log.stopped_by or "the disk or the engine does not answer"
                 reason = f"dispatch has stood still for {self.log.still_s:.0f} s ({why}): {said}"
                 self._said("leadership_handed_over", "error", reason)
-                await asyncio.sleep(STANDS_STILL_S)
+                await asyncio.sleep(pause_s)  # it may come back, from one whose dispatch stands still as well
+                pause_s = min(2 * pause_s, HAND_OVER_AGAIN_S_MAX)
 
 
 def wall_ms() -> int:

@@ -79,6 +79,7 @@ class DispatchedLog:
         self.end_position = 0
         self.last_term = -1  # of the last entry that is dispatched
         self.stopped_by = ""  # why nothing is dispatched; empty: nothing is wrong
+        self._leaders_end = -1  # where the own log ended when its engine led: no committed entry is behind that
         self._wake = asyncio.Event()
         self._reached: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._due: deque[tuple[int, float]] = deque()  # committed indexes, and when they were first heard of
@@ -122,6 +123,10 @@ class DispatchedLog:
                 else:
                     self._due[-1] = (index, self._due[-1][1])
                 self._wake.set()
+
+    def led_with_end(self, end_index: int) -> None:
+        """The own engine leads, and its log ends there. A leader's log has every committed entry (Raft, 5.4.3)."""
+        self._leaders_end = end_index
 
     async def reached(self, index: int) -> None:
         """Returns once everything up to there is dispatched."""
@@ -333,7 +338,14 @@ class DispatchedLog:
                 raise _TrimmedPast(trimmed) from trimmed
             if answer.count:
                 break
+            if 0 <= self._leaders_end < point.index:
+                raise AnotherLog(
+                    f"queues and index end at entry {point.index}, the log ends at {self._leaders_end}:"
+                    " `quorumscope store rebuild-queues` writes them anew"
+                )
+            self._stop_at(MessageStoreError(f"queues and index end at entry {point.index}, which is not here yet"))
             await asyncio.sleep(AGAIN_S_MIN)  # this member has not got it back yet
+        self._go_on()
         first = pieces_of(answer.records, answer.first_index)[0]
         end = first.starts[1] if len(first.starts) > 1 else len(first.data)
         chain = int.from_bytes(first.data[36:40], "big") if len(first.data) >= HEAD_BYTES else -1

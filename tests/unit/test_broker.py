@@ -175,6 +175,57 @@ def test_derived_files_of_another_log_are_refused(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_derived_files_of_a_longer_log_are_refused_once_this_member_leads(tmp_path: Path) -> None:
+    """They were left behind where a log was made anew. Waiting for their last entry, dispatch stood still for ever."""
+    settings = settings_of(tmp_path, free_ports(1))
+
+    async def story() -> None:
+        async with engine_of(settings):
+            async with broker_of(settings) as broker:
+                await broker.lane.put(message())
+            mark = read_mark(settings.node.data)
+            assert mark is not None
+            point = dataclasses.replace(mark.point, index=mark.point.index + 100)
+            write_mark(settings.node.data, dataclasses.replace(mark, point=point), OsDisk())
+            with pytest.raises(AnotherLog, match="rebuild-queues"):
+                async with asyncio.timeout(60), broker_of(settings):
+                    await asyncio.Event().wait()
+
+    asyncio.run(story())
+
+
+def test_leadership_that_comes_back_is_handed_over_more_and_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no member's dispatch gets on, it would change hands every five seconds for ever."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def work(broker: Broker) -> None:
+        enough = asyncio.Event()
+
+        async def noted(delay_s: float) -> None:
+            if delay_s >= broker_module.STANDS_STILL_S:
+                pauses.append(delay_s)
+            if len(pauses) > 8:
+                enough.set()
+            await sleep(0)
+
+        async def hand_over() -> str:
+            return "leadership goes to n1, and comes back"
+
+        monkeypatch.setattr(broker.engine, "hand_over", hand_over)
+        monkeypatch.setattr(type(broker.log), "still_s", property(lambda _: 6.0))
+        monkeypatch.setattr(broker_module.asyncio, "sleep", noted)
+        try:
+            await enough.wait()
+        finally:
+            monkeypatch.setattr(broker_module.asyncio, "sleep", sleep)
+
+    run(tmp_path, work)
+    assert pauses[:8] == [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]
+
+
 def test_a_save_beside_dispatch_is_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.0)  # one after the other
 

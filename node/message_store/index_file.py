@@ -26,6 +26,7 @@ HEAD_BYTES: Final = HEAD.size  # 40
 SLOT_BYTES: Final = 4
 ENTRY_DTYPE: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES: Final[int] = ENTRY_DTYPE.itemsize  # 20
+LOOKED_AT: Final = 256  # entries by which the number of slots is found
 ENTRIES_A_SLOT: Final = 4  # maxIndexNum 20,000,000 / maxHashSlotNum 5,000,000, RocketMQ's defaults
 
 
@@ -113,7 +114,8 @@ def slots_of(size_bytes: int) -> int:
 def slots_shown_by(data: BytesLike) -> int:
     """The number of slots that a file's own links show, `slots_of` where they show none.
 
-    With the right number, every slot in use leads to an entry whose hash belongs there. Raises MessageFormatError.
+    With the right number, each entry's slot leads to it or to a newer one that belongs there. Raises
+    MessageFormatError.
     """
     with contextlib.suppress(MessageFormatError):
         guess = slots_of(len(data))
@@ -129,7 +131,11 @@ _COMMON_SLOTS: Final[tuple[int, ...]] = tuple(10**power * factor for power in ra
 
 
 def _agrees(data: BytesLike, slots: int) -> bool:
-    """Whether the slots in use lead to entries that belong there."""
+    """Whether entries lie where their slots lead: some of them, from the first to the last.
+
+    A broker may be writing meanwhile: a slot may already lead to an entry that the head does not count yet, and no more
+    is looked at than a few places.
+    """
     room = len(data) - HEAD_BYTES - slots * SLOT_BYTES
     if room < ENTRY_BYTES or room % ENTRY_BYTES:
         return False
@@ -137,8 +143,13 @@ def _agrees(data: BytesLike, slots: int) -> bool:
         file = IndexFile(data, slots)
     except MessageFormatError:
         return False
-    used = np.flatnonzero(file.slots)[:256]
-    numbers = file.slots[used]
-    if not len(used) or ((numbers < 1) | (numbers > file.head.entries)).any():
+    count = file.head.entries
+    if not count:
         return False
-    return bool((file.entries["hash"][numbers - 1] % slots == used).all())
+    hashes = np.frombuffer(data, ENTRY_DTYPE, file.capacity, HEAD_BYTES + slots * SLOT_BYTES)["hash"]
+    numbers = np.unique(np.linspace(1, count, min(count, LOOKED_AT)).astype(np.int64))
+    at = hashes[numbers] % slots
+    newest = file.slots[at].astype(np.int64)
+    if ((newest < numbers) | (newest >= file.capacity)).any():
+        return False
+    return bool((hashes[newest] % slots == at).all())

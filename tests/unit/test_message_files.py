@@ -128,6 +128,14 @@ def test_the_number_of_slots_is_seen_from_the_links_where_the_length_does_not_sh
         IndexFile(encode_head(IndexHead(0, 0, 0, 0, 0, 1000)) + bytes(10 * SLOT_BYTES + 40 * ENTRY_BYTES))
 
 
+def test_the_number_of_slots_is_seen_while_a_broker_writes() -> None:
+    """Slots lead to entries already that the head counts only afterwards."""
+    data = bytearray(index_file([(hashed * 7919, hashed, 0) for hashed in range(30)], slots=20, room=80))
+    head = encode_head(IndexHead(1_000_000, 2_000_000, 0, 9, 20, 28))
+    data[: len(head)] = head
+    assert slots_shown_by(bytes(data)) == 20
+
+
 @CALM
 @given(st.lists(INT64, min_size=5, max_size=5))
 def test_a_checkpoint_comes_back_to_the_byte(fields: list[int]) -> None:

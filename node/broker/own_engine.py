@@ -30,7 +30,7 @@ from node.transport.tls import client_context
 PIECE_BYTES: Final = 1024 * 1024
 ANSWER_WITHIN_S: Final = 5.0
 OPEN_WITHIN_S: Final = 1.0
-POSITIONS_MS: Final = 1  # the engine says so often at most what is committed ...
+POSITIONS_MS: Final = 10  # the engine says so often at most what is committed ...
 KEEP_ALIVE_MS: Final = 100  # ... and so often at least, or a lease would run out between
 
 

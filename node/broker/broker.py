@@ -33,6 +33,7 @@ from node.config import Settings
 from node.message_store.adopted import adopted_path
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
+from node.message_store.expired_files import removed_expired
 from node.message_store.live_reads import LiveReads
 from node.message_store.metadata_state import Applied
 from node.message_store.new_message import PutLimits
@@ -69,6 +70,7 @@ class Broker:
         self.leader_id: str | None = None
         self.on_role: list[Callable[[], None]] = []
         self._opened: Lane | None = None
+        self._cleaned_upto = 0  # where the log began when queues and index were cleaned last
         self._keeping: asyncio.Task[None] | None = None
         self.roles = RoleChangeHandler(
             settings.node.id,
@@ -174,13 +176,25 @@ class Broker:
             hear()
 
     async def _look_at_files(self) -> None:
-        """What expired meanwhile."""
+        """What expired meanwhile, and in queues and index with it."""
         while True:
             await asyncio.sleep(LOOK_AT_FILES_S)
             try:
                 await asyncio.to_thread(self.reads.refresh)
+                await self._remove_expired()
             except (MessageStoreError, OSError) as error:
                 self._said("store_unreadable", "warning", str(error))
+
+    async def _remove_expired(self) -> None:
+        begin = self.reads.store.log.min_offset
+        if begin == self._cleaned_upto or self.log.dispatcher is None:
+            return
+        gone = await asyncio.to_thread(removed_expired, self.reads.store)
+        for path in gone if self.log.dispatcher is not None else ():
+            self.log.dispatcher.removed(path)
+        if gone:
+            self.reads.forget_all()
+        self._cleaned_upto = begin
 
     async def _look_at_dispatch(self) -> None:
         """While it stands still, no put gets through, and no lane opens: another member may be better off."""

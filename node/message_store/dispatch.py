@@ -165,6 +165,10 @@ class Dispatcher:
     def _mark_now(self, *, is_clean: bool) -> Mark:
         return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean, self._dense_from)
 
+    def removed(self, path: Path) -> None:
+        """A file of what has expired was removed: no descriptor keeps its space."""
+        self._disk.remove(path)
+
     def abandon(self) -> None:
         """Lets go of the files, which are of no use any more."""
         self._is_broken = True

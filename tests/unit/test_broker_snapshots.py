@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from node.broker import broker as broker_module
 from node.broker.broker import Broker
 from node.broker.own_engine import OwnEngine
 from node.client.errors import Trimmed
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
+from node.message_store.consume_queue import PullStatus
 from node.message_store.dispatch_mark import mark_path
 from node.message_store.put_result import PutStatus
 from node.message_store.state_file import read_state, state_path
@@ -44,8 +46,10 @@ def wipe(data: Path, *, keeps_state: bool = False) -> None:
 
 @pytest.mark.parametrize("keeps_state", [False, True])
 def test_a_queues_next_offset_and_metadata_outlive_all_that_the_log_had_of_them(
-    tmp_path: Path, *, keeps_state: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps_state: bool
 ) -> None:
+    monkeypatch.setattr(broker_module, "LOOK_AT_FILES_S", 0.2)
+
     async def story() -> None:
         settings = settings_of(tmp_path, free_ports(1), 0, **SMALL)
         async with engine_of(settings):
@@ -65,7 +69,13 @@ def test_a_queues_next_offset_and_metadata_outlive_all_that_the_log_had_of_them(
             async with broker_of(settings) as broker:  # with its queues
                 assert (await broker.lane.put(message(b"5", topic="Old"))).queue_offset == 5
                 await fills(broker, 160)
-                await until(lambda: broker.reads.refresh() or broker.reads.min_offset("Old", 0) == 6)
+                await until(lambda: broker.reads.min_offset("Old", 0) == 6)
+                queue = tmp_path / "n0/consumequeue/Filler/0"
+                await until(lambda: not (queue / f"{0:020d}").exists())  # its messages have expired
+                low = broker.reads.min_offset("Filler", 0)
+                got = broker.reads.get("Filler", 0, low)
+                assert got.status is PullStatus.FOUND and got.min_offset == low > 0
+                assert broker.reads.get("Filler", 0, 0).next_offset == low
             wipe(tmp_path, keeps_state=keeps_state)
             async with broker_of(settings) as broker:  # with nothing but the log
                 assert broker.log.next_offset("Old", 0) == 6 == broker.reads.max_offset("Old", 0)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Final
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from node.config_table import AddressOrNothing, Table
 from node.message_store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
@@ -60,6 +60,17 @@ class BrokerTable(Table):
     """For how long a message of each delay level waits (RocketMQ's messageDelayLevel): level 1 first, in s, m, h or d.
     Alike on all members, and only ever longer at its end: what waits already lies in the queue of its level. A message
     must not wait longer than it is kept ([store] file_reserved_hours)."""
+
+    transaction_timeout_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 6_000
+    """How old a half message is when its producer is first asked what became of its transaction (RocketMQ's
+    transactionTimeOut)."""
+
+    transaction_check_interval_ms: Annotated[int, Field(ge=100, le=86_400_000)] = 60_000
+    """How often producers are asked (RocketMQ's transactionCheckInterval)."""
+
+    transaction_check_max: Annotated[int, Field(ge=1, le=1_000)] = 15
+    """So often, then the transaction is given up (RocketMQ's transactionCheckMax): its message goes to
+    TRANS_CHECK_MAX_TIME_TOPIC."""
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

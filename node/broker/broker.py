@@ -15,7 +15,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from node.background import Background, reason_of
 from node.broker.authority import Authority
@@ -46,6 +46,13 @@ STANDS_STILL_S: Final = 5.0  # then another member is to lead: nobody can put me
 Note = Callable[[str, str, dict[str, Any]], None]
 
 
+class Service(Protocol):
+    """What runs on the master only."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
 class Broker:
     """See the module's docstring. Raises ConfigError, OSError, ValueError where it cannot reach its engine."""
 
@@ -53,13 +60,13 @@ class Broker:
         self.settings, self._note = settings, note
         self.engine = OwnEngine(settings)
         levels_ms = settings.broker.delay_levels_ms
-        self.log = DispatchedLog(settings.node.data, self.engine, self._said, sizes, delay_levels_ms=levels_ms)
+        self.log = DispatchedLog(settings.node.data, self.engine, self.said, sizes, delay_levels_ms=levels_ms)
         file_bytes = settings.store.mapped_file_size_for_entry_data_bytes
         self.limits = PutLimits(file_bytes=file_bytes, delay_levels=len(levels_ms))
         self.lane = PutLane(self.log, self.engine.open_lane, self.limits, wall_ms)
         self.metadata = Metadata(self.lane, self.log, min(CONTENT_BYTES, self.limits.file_bytes // 4))
         self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
-        self.schedule = ScheduleService(self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, self._said)
+        self.schedule = ScheduleService(self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, self.said)
         self.snapshots = SnapshotWriter(
             self.lane, self.log, self.limits.file_bytes, wall_ms, is_adopted=adopted_path(settings.node.data).exists()
         )
@@ -68,6 +75,7 @@ class Broker:
             asyncio.get_running_loop().time,
         )  # fmt: skip
         self.leader_id: str | None = None
+        self.transactions: Service | None = None  # whoever speaks with producers sets it
         self.on_role: list[Callable[[], None]] = []
         self._opened: Lane | None = None
         self._cleaned_upto = 0  # where the log began when queues and index were cleaned last
@@ -79,11 +87,12 @@ class Broker:
                 Step.RECOVER_TOPIC_QUEUE_TABLE: self._recover_table, Step.MASTER_ROLE: self._became_master,
                 Step.SLAVE_ROLE: self._became_slave, Step.REGISTER: self._role_is_new,
                 Step.SCHEDULE_ON: self.schedule.start, Step.SCHEDULE_OFF: self.schedule.stop,
+                Step.TRANSACTION_CHECK_ON: self._check_transactions, Step.TRANSACTION_CHECK_OFF: self._check_none,
             },
             note,
         )  # fmt: skip
         self._background = Background(
-            lambda name, error: self._said("task_failed", "error", f"{name}: {reason_of(error)}")
+            lambda name, error: self.said("task_failed", "error", f"{name}: {reason_of(error)}")
         )
         self.log.on_dispatched.append(self._dispatched)
         self.log.on_applied.append(self._applied)
@@ -101,7 +110,8 @@ class Broker:
         """Whether this was still the master after now."""
         return self.authority.confirm()
 
-    def _said(self, kind: str, severity: str, reason: str) -> None:
+    def said(self, kind: str, severity: str, reason: str) -> None:
+        """Into the broker's log."""
         self._note(kind, severity, {"reason": reason})
 
     def _dispatched(self, touched: Touched) -> None:
@@ -171,6 +181,14 @@ class Broker:
             self._keeping = None
         self.lane.stop_leading()
 
+    def _check_transactions(self) -> None:
+        if self.transactions is not None:
+            self.transactions.start()
+
+    def _check_none(self) -> None:
+        if self.transactions is not None:
+            self.transactions.stop()
+
     def _role_is_new(self) -> None:
         for hear in self.on_role:
             hear()
@@ -183,7 +201,7 @@ class Broker:
                 await asyncio.to_thread(self.reads.refresh)
                 await self._remove_expired()
             except (MessageStoreError, OSError) as error:
-                self._said("store_unreadable", "warning", str(error))
+                self.said("store_unreadable", "warning", str(error))
 
     async def _remove_expired(self) -> None:
         begin = self.reads.store.log.min_offset
@@ -210,7 +228,7 @@ class Broker:
                     said = str(error)
                 why = self.log.stopped_by or "the disk or the engine does not answer"
                 reason = f"dispatch has stood still for {self.log.still_s:.0f} s ({why}): {said}"
-                self._said("leadership_handed_over", "error", reason)
+                self.said("leadership_handed_over", "error", reason)
                 await asyncio.sleep(pause_s)  # it may come back, from one whose dispatch stands still as well
                 pause_s = min(2 * pause_s, HAND_OVER_AGAIN_S_MAX)
 

@@ -21,6 +21,7 @@ from node.broker.requests.context import Context, Identity, host_of
 from node.broker.requests.quick_sends import QuickSends
 from node.broker.requests.table import BrokerRequests
 from node.broker.topic_rates import TopicRates
+from node.broker.transactions import TransactionTimes
 from node.config import split_address
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
@@ -44,7 +45,11 @@ class ClientPort:
         ip = str(host_of(host, port))
         identity = Identity(settings.node.group, settings.node.group, ip.rpartition(":")[0].strip("[]"), port)
         self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max, broker.limits.delay_levels)
-        self.requests = BrokerRequests(self.context)
+        config = settings.broker
+        times = TransactionTimes(
+            config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_check_max
+        )
+        self.requests = BrokerRequests(self.context, times, broker.said)
         self._files = ConfigFiles(settings.node.data, self.context)
         self._tables = TablesInLog(
             self.context, broker.metadata, lambda: self.requests.learn(broker.log.next_offsets)
@@ -65,6 +70,9 @@ class ClientPort:
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
         broker.on_role.append(self.registrar.soon)
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        broker.transactions = self.requests.transactions
+        if broker.is_master:
+            self.requests.transactions.start()
         broker.log.on_dispatched.append(self._dispatched)
 
     async def open(self, host: str, port: int, *, vip: bool = False) -> int:
@@ -93,6 +101,8 @@ class ClientPort:
             task.cancel()
         for timer in self._timers.values():
             timer.cancel()
+        self.requests.transactions.stop()
+        self._broker.transactions = None
         self._tables.close()
         self.registrar.close()
         self.server.close()

@@ -91,10 +91,10 @@ class PutLane:
         except Refused as refusal:
             return self._over(refused(refusal.status, refusal.reason))
 
-    def put_own(self, message: NewMessage) -> Answer:
+    def put_own(self, message: NewMessage, *, spare_bytes: int = 0) -> Answer:
         """The same, for what the broker itself puts: it goes where it says, also with a delay level."""
         try:
-            return self._enter([self._limits.judged(message, moves=False)])
+            return self._enter([self._limits.judged(message, moves=False, spare_bytes=spare_bytes)])
         except Refused as refusal:
             return self._over(refused(refusal.status, refusal.reason))
 

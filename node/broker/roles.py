@@ -38,6 +38,8 @@ class Step(Enum):
     RECOVER_TOPIC_QUEUE_TABLE = "recoverTopicQueueTable"
     SCHEDULE_ON = "schedule service on"
     SCHEDULE_OFF = "schedule service off"
+    TRANSACTION_CHECK_ON = "transaction check on"
+    TRANSACTION_CHECK_OFF = "transaction check off"
     MASTER_ID = "brokerId 0"
     SLAVE_ID = "brokerId of the member"
     MASTER_ROLE = "role SYNC_MASTER"
@@ -58,10 +60,10 @@ class Change(Enum):
 STEPS: Final[Mapping[Change, tuple[Step, ...]]] = {
     Change.NOTHING: (),
     Change.TO_SLAVE: (
-        Step.SLAVE_ID, Step.SLAVE_ROLE, Step.SCHEDULE_OFF, Step.REGISTER,
+        Step.SLAVE_ID, Step.SLAVE_ROLE, Step.SCHEDULE_OFF, Step.TRANSACTION_CHECK_OFF, Step.REGISTER,
     ),
     Change.TO_MASTER: (
-        Step.OPEN_LANE, Step.REACH_END, Step.RECOVER_TOPIC_QUEUE_TABLE, Step.SCHEDULE_ON,
+        Step.OPEN_LANE, Step.REACH_END, Step.RECOVER_TOPIC_QUEUE_TABLE, Step.SCHEDULE_ON, Step.TRANSACTION_CHECK_ON,
         Step.MASTER_ID, Step.MASTER_ROLE, Step.REGISTER,
     ),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from node.background import Background
 from node.broker.metadata import Metadata, NotNow
-from node.broker.requests.store import Reads
+from node.broker.requests.store import Puts, Reads
 from node.broker.requests.topics import HALF_TOPIC
 from node.message_store.broker_tables import DELAY_OFFSETS
 from node.message_store.consume_queue import PullStatus
@@ -39,12 +39,6 @@ NEVER_TAKEN: Final = frozenset(
     {PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED, PutStatus.UNKNOWN_ERROR}
 )  # fmt: skip
 Note = Callable[[str, str, str], None]
-
-
-class Puts(Protocol):
-    """The lane."""
-
-    def put_own(self, message: NewMessage) -> asyncio.Future[PutResult]: ...
 
 
 class Store(Protocol):

@@ -95,9 +95,9 @@ class PutLimits:
             return BODY_BYTES_MAX
         return min(BODY_BYTES_MAX, self.file_bytes - HEAD_BYTES - BLANK_BYTES)
 
-    def judged(self, message: NewMessage, *, moves: bool = True) -> NewMessage:
+    def judged(self, message: NewMessage, *, moves: bool = True, spare_bytes: int = 0) -> NewMessage:
         """The message as it is to be stored. Raises Refused. `moves` False: a delay level is of its past, as in what
-        the schedule service delivers."""
+        the schedule service delivers. `spare_bytes`: so much its later forms need more, also of properties."""
         self._check_topic(message.topic)
         if message.body is None:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "the message has no body")
@@ -106,10 +106,10 @@ class PutLimits:
         if _MARKS.search(data) is not None:
             message = self._by_properties(message, moves=moves)
             data = message.properties_data
-        if len(data) > PROPERTIES_BYTES_MAX:
-            text = f"{len(data)} bytes of properties, {PROPERTIES_BYTES_MAX} at most"
+        if len(data) > PROPERTIES_BYTES_MAX - spare_bytes:
+            text = f"{len(data)} bytes of properties, {PROPERTIES_BYTES_MAX - spare_bytes} at most"
             raise Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, text)
-        self._check_size(message)
+        self._check_size(message, spare_bytes)
         return message
 
     def judged_batch(self, batch: NewMessage) -> list[NewMessage]:
@@ -172,12 +172,12 @@ class PutLimits:
         data = joined(without(data, DELAY, REAL_TOPIC, REAL_QID), join_properties(added))
         return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties_data=data)
 
-    def _check_size(self, message: NewMessage) -> None:
+    def _check_size(self, message: NewMessage, spare_bytes: int) -> None:
         body_bytes = len(message.body or b"")
         if body_bytes > self.body_bytes_max:
             text = f"a body of {body_bytes} bytes, {self.body_bytes_max} at most"
             raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
-        size_bytes = record_bytes(message)
+        size_bytes = record_bytes(message) + spare_bytes
         if size_bytes > self.record_bytes_max:
             room = self.record_bytes_max - (size_bytes - body_bytes)
             text = f"a body of {body_bytes} bytes, {max(room, 0)} at most with this topic and these properties"

@@ -76,11 +76,16 @@ class Call:
     def resume(self) -> None:
         self.peer.note_open(1, len(self.request.body))
 
+    def drop(self) -> None:
+        """It gets no answer, as with RocketMQ where a handler returns null."""
+        if self._open:
+            self._open = False
+            self.peer.note_open(-1, len(self.request.body))
+
     def answer(self, reply: Reply) -> None:
         if not self._open:
             return
-        self._open = False
-        self.peer.note_open(-1, len(self.request.body))
+        self.drop()
         if not self.request.is_one_way and not self.peer.closed:
             self.peer.send(response(self.request, reply.code, reply.fields, reply.remark, reply.body))
 

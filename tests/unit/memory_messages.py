@@ -6,7 +6,7 @@ Records are built by the product's own code and lie in one byte string; a put is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from node.message_store.consume_queue import PullStatus
@@ -15,7 +15,7 @@ from node.message_store.java_text import tags_code
 from node.message_store.live_reads import Got, store_time_of
 from node.message_store.new_message import NewMessage, PutLimits, Refused
 from node.message_store.put_result import PutResult, PutStatus, refused
-from node.message_store.record import PHYSICAL_OFFSET_AT, Host, decode_record
+from node.message_store.record import PHYSICAL_OFFSET_AT, Host, MessageRecord, decode_record
 from node.message_store.record_building import QueueOffsets
 from node.protocol.entry import BytesLike
 
@@ -49,8 +49,8 @@ class MemoryMessages:
     def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
         return self._put(lambda: [self.limits.judged(message)])
 
-    def put_own(self, message: NewMessage) -> asyncio.Future[PutResult]:
-        return self._put(lambda: [self.limits.judged(message, moves=False)])
+    def put_own(self, message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[PutResult]:
+        return self._put(lambda: [self.limits.judged(message, moves=False, spare_bytes=spare_bytes)])
 
     def put_batch(self, batch: NewMessage) -> asyncio.Future[PutResult]:
         return self._put(lambda: self.limits.judged_batch(batch))
@@ -158,7 +158,7 @@ class MemoryMessages:
         ][:limit]  # fmt: skip
 
 
-def without_place(record: bytes) -> object:
+def without_place(record: bytes) -> tuple[MessageRecord, Mapping[str, str]]:
     """A record but for what differs from broker to broker: place, times, hosts, and the order of its properties."""
     one = decode_record(record)
     nobody = Host(bytes(4), 0)

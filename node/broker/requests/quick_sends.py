@@ -17,8 +17,9 @@ from typing import Final
 
 from node.broker.open_puts import OpenPut
 from node.broker.requests.context import Context, peer_host
-from node.broker.requests.sends import ALWAYS, CLUSTER, TRAN_MSG, WAIT, Sends
+from node.broker.requests.sends import ALWAYS, CLUSTER, WAIT, Sends
 from node.broker.requests.topics import NOT_SENT_TO, RETRY_PREFIX, check_name
+from node.broker.transaction_records import TRAN_MSG
 from node.message_store.new_message import CRC_NAME, NewMessage, PutLimits, Refused, without
 from node.message_store.properties import DELAY, PROPERTIES_BYTES_MAX
 from node.message_store.put_result import PutResult
@@ -31,7 +32,7 @@ from node.rocketmq.dispatch import Peer, Refusal
 from node.rocketmq.send_frames import SendFrame, SendFront
 
 _PLAIN_FLAGS: Final = 0x1 | 0x2 | 0x700  # compression and several tags; transactions and IPv6 hosts go the other way
-_OTHERS: Final = (f"{DELAY}\x01".encode(), f"{CRC_NAME}\x01".encode(), b"TIMER_DE", TRAN_MSG[:8].encode())
+_OTHERS: Final = (f"{DELAY}\x01".encode(), f"{CRC_NAME}\x01".encode(), b"TIMER_DE", TRAN_MSG.encode())
 _DROPPED: Final = tuple(f"{name}\x01".encode() for name in (WAIT, CLUSTER))
 _ANSWER: Final = struct.Struct(">iIhbhiiii")
 _BINARY: Final = 1 << 24

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from node.broker.requests.context import FAQ, REGION, Context, peer_host
 from node.broker.requests.topics import DLQ_PREFIX, NOT_SENT_TO, RETRY_PREFIX, check_name
+from node.broker.transaction_records import half_message, is_half, spare_bytes
 from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import bytes_of
-from node.message_store.new_message import NewMessage, without
-from node.message_store.properties import DELAY, join_properties
+from node.message_store.new_message import TIMER_NAMES, NewMessage, without
+from node.message_store.properties import DELAY, join_properties, parse_properties
 from node.message_store.put_result import PutResult, PutStatus
 from node.message_store.record import TRANSACTION_BITS, Host, MessageRecord, SysFlag, TransactionType, decode_record
 from node.rocketmq.bodies import PERM_WRITE, TopicConfig
@@ -34,8 +35,7 @@ WAIT: Final = "WAIT"
 CLUSTER: Final = "CLUSTER"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-TRAN_MSG: Final = "TRAN_MSG\x01true"
-NO_TRANSACTIONS: Final = "sending transaction message is forbidden: this broker does not check half messages"
+NO_TRANSACTION: Final = "sending transaction message is forbidden: it is a batch, or has the flag without TRAN_MSG=true"
 FIRST_RETRY_LEVEL: Final = 3
 DEAD_LETTER_QUEUES: Final = 1
 _PAIR_END: Final = b"\x02"
@@ -45,6 +45,7 @@ AWAY: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full, messages"
     " are put to the slave, message store has been shut down, etc."
 )
+TIMERS: Final = "accurate timer message is not enabled, timerWheelEnable is false"
 # What is answered for a put's end; the text of what is not here is the status's name.
 CODES: Final[Mapping[PutStatus, tuple[int, str | None]]] = {
     PutStatus.PUT_OK: (Answer.SUCCESS, None),
@@ -58,7 +59,7 @@ CODES: Final[Mapping[PutStatus, tuple[int, str | None]]] = {
     PutStatus.OS_PAGE_CACHE_BUSY: (Answer.SYSTEM_BUSY, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"),
     PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (Answer.SYSTEM_ERROR, "in-sync replicas not enough"),
     PutStatus.WHEEL_TIMER_NOT_ENABLE: (
-        Answer.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false",
+        Answer.SYSTEM_ERROR, TIMERS,
     ),
     PutStatus.UNKNOWN_ERROR: (Answer.SYSTEM_ERROR, "UNKNOWN_ERROR"),
 }  # fmt: skip
@@ -67,8 +68,9 @@ CODES: Final[Mapping[PutStatus, tuple[int, str | None]]] = {
 class Sends:
     """See the module's docstring."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, context: Context, check_room: Callable[[], None] = lambda: None) -> None:
+        """`check_room`: for one more half message; raises Refusal."""
+        self._context, self._check_room = context, check_room
         self._random = random.Random()
         self._cluster = join_properties([(CLUSTER, context.identity.cluster)])
 
@@ -82,16 +84,27 @@ class Sends:
             said = read_header(SendRequestV2, request.fields)
         batch = bool(said.batch) or request.code == Request.SEND_BATCH_MESSAGE
         try:
-            if said.sys_flag & TRANSACTION_BITS == TransactionType.PREPARED or TRAN_MSG in (said.properties or ""):
-                raise Refusal(Answer.NO_PERMISSION, NO_TRANSACTIONS)
+            half = is_half(bytes_of(said.properties or ""), said.reconsume_times or 0)
+            if (batch and half) or (not half and said.sys_flag & TRANSACTION_BITS == TransactionType.PREPARED):
+                raise Refusal(Answer.NO_PERMISSION, NO_TRANSACTION)
             topic = self._checked(said, call.peer.address)
             message = self._message(said, topic, bytes(request.body), peer_host(call.peer.address), batch=batch)
             if said.topic.startswith(RETRY_PREFIX):
                 message = self._retried(said, message, batch=batch)
+            put = self._prepared(message) if half else None
         except Refusal as refusal:
             return refusal.reply._replace(fields=ALWAYS)
+        if put is not None:
+            return self._answered(call, put, said.queue_id)
         lane = self._context.store.lane
         return self._answered(call, lane.put_batch(message) if batch else lane.put(message), said.queue_id)
+
+    def _prepared(self, message: NewMessage) -> asyncio.Future[PutResult]:
+        """A half message, which waits for its transaction's end. Raises Refusal."""
+        if any(name in TIMER_NAMES for name, _value in parse_properties(message.properties_data)):
+            raise Refusal(Answer.SYSTEM_ERROR, TIMERS)
+        self._check_room()
+        return self._context.store.lane.put_own(half_message(message), spare_bytes=spare_bytes(message))
 
     def _checked(self, said: SendRequest | SendRequestV2, address: str) -> TopicConfig:
         """The topic, made if need be. Raises Refusal."""

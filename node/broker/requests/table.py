@@ -16,6 +16,7 @@ from node.broker.requests.lookups import Lookups
 from node.broker.requests.pulls import TAG, Pulls
 from node.broker.requests.sends import Sends
 from node.broker.requests.topics import RETRY_PREFIX, check_name
+from node.broker.transactions import Note, Transactions, TransactionTimes
 from node.rocketmq.bodies import (
     TopicConfig,
     delay_offsets_answer,
@@ -39,10 +40,13 @@ class BrokerRequests:
     """`look` is to be called every second or so, `arrived` when queues have got messages, `gone` when a connection has
     ended."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self, context: Context, times: TransactionTimes | None = None, note: Note = lambda *_said: None
+    ) -> None:
         self.context = context
         self.pulls = Pulls(context)
-        self.sends, self._lookups = Sends(context), Lookups(context)
+        self.transactions = Transactions(context, times or TransactionTimes(), note)
+        self.sends, self._lookups = Sends(context, self.transactions.check_room), Lookups(context)
         self._background = Background()
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -56,6 +60,7 @@ class BrokerRequests:
             Request.SEND_MESSAGE_V2: self.sends.send,
             Request.SEND_BATCH_MESSAGE: self.sends.send,
             Request.CONSUMER_SEND_MSG_BACK: self.sends.send_back,
+            Request.END_TRANSACTION: self.transactions.end,
             Request.PULL_MESSAGE: self._kept_first(self.pulls.pull),
             Request.QUERY_MESSAGE: self._lookups.query,
             Request.VIEW_MESSAGE_BY_ID: self._lookups.view,
@@ -97,6 +102,7 @@ class BrokerRequests:
     def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
         self.learn(queues)
         self.pulls.arrived(queues)
+        self.transactions.arrived(queues)
 
     def learn(self, queues: Iterable[tuple[str, int]]) -> None:
         """The log has messages there, perhaps of another master's time: so the topic exists, with that queue."""

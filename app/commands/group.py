@@ -233,7 +233,8 @@ def table_of(summary: StatusView) -> list[str]:
     }[quorum.stands]
     term = "(term unknown)" if summary.term is None else f"in term {summary.term}"
     leads = f"{summary.leader_id} leads {term}" if summary.leader_id else "no member leads"
-    lines = [f"group {summary.group}: {leads}; {quorum.answering} of {quorum.size} members answer, {stands}"]
+    who = "members" if quorum.size == len(summary.members) else "voters"
+    lines = [f"group {summary.group}: {leads}; {quorum.answering} of {quorum.size} {who} answer, {stands}"]
     end = leader_end_of(summary)
     rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary.members)]
     rows += [{**row_of(member, end), "role": "NO MEMBER", "behind": ""} for member in summary.others]

@@ -179,16 +179,18 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
     than our own view: it may hear whom we do not, and we may hear whom it does not. None: nobody can tell.
     """
     voters = [one for one in members if not one.is_learner]
-    learners = {one.id for one in members if one.is_learner}
     size = len(voters)
     marks = leader.watermarks if leader else None
-    needed = (marks and marks.needed) or majority_of(size)
+    # The leader's marks may be of an instant before its newest configuration, or after.
+    same = marks is not None and {one.id for one in marks.peers or ()} == {one.id for one in members}
+    needed = (same and marks is not None and marks.needed) or majority_of(size)
     answering = sum(1 for one in voters if one.reach == "ok")
     standing: int | None = None
     stands: bool | None
     if leader is not None:
         links = {one.peer_id: one for one in (leader.state and leader.state.links) or ()}
-        others = [one for one in (marks and marks.peers) or () if one.id not in (leader.node_id, *learners)]
+        counted = {one.id for one in voters} - {leader.node_id}
+        others = [one for one in (marks and marks.peers) or () if one.id in counted]
         heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(one.id)))
         reported = any(one.last_ack_ms is not None for one in others)
         reported = reported or any(one.last_heard_ms is not None for one in links.values())

@@ -18,6 +18,7 @@ from app.console.nodes import Nodes
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.db.base import utc_now
+from app.health.next_steps import OTHER_GROUP
 from node.background import Background, reason_of
 from node.views.base import AnswerView
 from node.views.closures import ClosuresView
@@ -91,7 +92,7 @@ class Poller:
             return
         if not self.is_of_this_group(state):
             sample.misses += 1
-            sample.problem = f"{sample.control_url} belongs to another group of this name"
+            sample.problem = f"{sample.control_url}{OTHER_GROUP}"
             return
         sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)

@@ -72,6 +72,14 @@ NO_WORD: Final = Advice(
     " started as it was before. It is well when this ends with 0",
     "a-member-does-not-answer",
 )
+ANOTHER: Final = Advice(
+    "another node answers where {node}'s control plane should; of {node} itself nothing is known here",
+    "have {node}'s control plane listen at an address of its own, or correct its address in the console; this shows who"
+    " answers at {there}",
+    "a-member-does-not-answer",
+    command="quorumscope status --node {there}",
+    curl="curl -s {there}/api/v1/state",
+)
 STARTS_AGAIN: Final = Advice(
     "{node}'s engine ended, or does not listen yet; its supervisor starts it again by itself, ten seconds after an end"
     " at the latest",

@@ -11,12 +11,13 @@ import shlex
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.health.advice import ADVICE, ALARM, NO_WORD, REFUSED, STARTS_AGAIN, Advice
+from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, REFUSED, STARTS_AGAIN, Advice
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import engine_silent
 
+OTHER_GROUP: Final = " belongs to another group of this name"
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
@@ -81,8 +82,13 @@ def with_token(curl: str) -> str:
 
 def advice_of(finding: Finding, view: GroupView) -> Advice:
     one = view.asked(finding.node_id)
-    if finding.code == "replica_silent" and one is not None and engine_silent(one):
-        return ADVICE["engine_silent"]
+    if finding.code == "never_reached" and one is None:
+        return ADVICE["all_silent"]
+    if finding.code in ("replica_silent", "never_reached") and one is not None:
+        if engine_silent(one):
+            return ADVICE["engine_silent"]
+        if is_another(one):
+            return ANOTHER
     # Where `status` asks, the control plane may be all that answers, and say what its engine does.
     state = one.state if one is not None else None
     if finding.code in ("member_unreachable", "engine_down") and state is not None and one is not None:
@@ -93,6 +99,12 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
     if finding.code == "member_unreachable" and state is None and one is not None and timed_out(one):
         return NO_WORD
     return ADVICE.get(finding.code, ALARM)
+
+
+def is_another(one: MemberView) -> bool:
+    """Whether somebody else answers where its control plane should (app.console.sampler words it)."""
+    problem = one.problem or ""
+    return problem.endswith((f", not {one.id}", OTHER_GROUP))
 
 
 def timed_out(one: MemberView) -> bool:
@@ -116,6 +128,7 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "node": finding.node_id or THE_MEMBER,
         "url": url,
         "own_url": own_url,
+        "there": (one.control_url or "") if one is not None else "",
         "host": urlsplit(urls.get(finding.node_id or "", "")).netloc,
         "address": one.address if one is not None else "",
         "where": f"its machine ({one.address})" if one is not None and one.address else "its machine",

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from app.commands.group import table_of
 from app.console.sample import Clock, NodeSample
 from app.health.facts import ATTENTION, Finding, rfc3339
 from app.health.group_view import GroupView
 from app.health.next_steps import next_step
-from tests.unit.fake_control import FakeNode
+from tests.unit.fake_control import FakeGroup, FakeNode
 from tests.unit.group_story import T0, Story
-from tests.unit.test_cli_status import FRESH, NOW, look, member, silent
+from tests.unit.test_cli_status import FRESH, NOW, look, member, silent, with_peers
 
 
 def headline(view: GroupView) -> str:
@@ -172,3 +173,42 @@ def test_a_cut_is_not_one_way_because_the_leader_came_late_to_read_what_was_sent
         found = [one.code for one in story.look().problems]
         story.node("n2").ack_ms, story.node("n2").heard_ms["n0"] = 1_450, 2_100
         assert (found or [one.code for one in story.look(2).problems]) == codes
+
+
+def test_where_another_node_answers_its_member_is_not_to_be_started_again() -> None:
+    for reason in (
+        "http://127.0.0.1:8433 is n5, not n2",
+        "http://127.0.0.1:8433 belongs to another group of this name",
+    ):
+
+        class Mixed(Story):
+            def sample(self, node: FakeNode, now: datetime, why: str = reason) -> NodeSample:
+                one = super().sample(node, now)
+                one.problem = why if one.problem else None
+                return one
+
+        story = Mixed()
+        story.look(2)
+        story.node("n2").alive = False
+        (one,) = story.look(8).problems
+        assert reason in one.text and "another node answers" in one.means
+        assert (one.command, one.curl) == (
+            "quorumscope status --node http://127.0.0.1:8433", "curl -s http://127.0.0.1:8433/api/v1/state",
+        )  # fmt: skip
+
+
+def test_who_is_needed_is_of_the_same_configuration_as_who_there_is() -> None:
+    """The leader's state and its watermarks are two answers: a member may have left, or come, in between."""
+    story = Story(group=FakeGroup(size=4))
+    story.group.members = {"n0", "n1", "n2"}
+    quorum = story.look(2).quorum
+    assert (quorum.size, quorum.needed, quorum.answering, quorum.standing) == (3, 2, 3, 3)
+    assert Story(group=FakeGroup(size=4)).look(2).quorum.needed == 3
+
+
+def test_status_counts_voters_where_a_member_learns() -> None:
+    ids = ("n0", "n1", "n2")
+    leader = with_peers(member("n0", acks=FRESH), *ids, learners=("n2",))
+    summary = look([leader, *(with_peers(member(one), *ids, learners=("n2",)) for one in ids[1:])])
+    assert "2 of 2 voters answer" in table_of(summary)[0]
+    assert "3 of 3 members answer" in table_of(look([member("n0", acks=FRESH), member("n1"), member("n2")]))[0]

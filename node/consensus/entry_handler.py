@@ -18,7 +18,7 @@ from node.consensus.cuts import order_cut
 from node.consensus.damaged_entries import DamagedEntries
 from node.consensus.install_orders import InstallOrders
 from node.consensus.member_state import MemberState
-from node.consensus.overlap import overlap_of
+from node.consensus.overlap import behind_base, overlap_of
 from node.consensus.own_entries import may_hold_change
 from node.consensus.verdict import OK, OK_ONCE_DURABLE, Verdict
 from node.protocol.codes import FlushMode, ResponseCode, Role
@@ -333,14 +333,17 @@ class EntryHandler:
     def _append(self, push: PushRequest, slab: Slab, now: int) -> Verdict:
         """A slab that starts at or before our end."""
         member, store = self._member, self._member.store
-        if push.prev_index < store.base.index and slab.last_index <= member.committed_index:
-            return Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
-        verdict = self._match(push, now)
-        if verdict is not OK:
-            return verdict
-        if push.prev_index > member.verified_index:
-            member.note_verified(push.prev_index)
         try:
+            if push.prev_index < store.base.index:  # our front went while this was on its way
+                if slab.last_index <= max(store.base.index, member.committed_index):
+                    known = slab.last_index <= member.verified_index
+                    return OK if known else Verdict(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+                push, slab = behind_base(push, slab, store.base.index)
+            verdict = self._match(push, now)
+            if verdict is not OK:
+                return verdict
+            if push.prev_index > member.verified_index:
+                member.note_verified(push.prev_index)
             if slab.first_index <= store.end_index:
                 rest, verdict = self._beyond_overlap(slab, push, now)
                 if rest is None:

@@ -10,6 +10,7 @@ is not compared, the next intact one speaks for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from node.protocol.entry import (
@@ -22,6 +23,7 @@ from node.protocol.entry import (
     chain_of,
     unpack_record,
 )
+from node.protocol.messages import PushRequest
 from node.store.log_store import EntryMeta
 
 Look = Callable[[int], EntryMeta | None]  # our own; may raise ColdEntry
@@ -51,6 +53,14 @@ def overlap_of(slab: Slab, end_index: int, damaged: Callable[[int], bool], look:
     equal_upto = compared[-1].index if compared else slab.first_index - 1
     rest = _tail_of(slab, len(theirs), offset, chain) if len(theirs) < slab.count else None
     return Overlap(equal_upto, None, rest)
+
+
+def behind_base(push: PushRequest, slab: Slab, base_index: int) -> tuple[PushRequest, Slab]:
+    """An APPEND as if it followed our log's base, which is one of its entries: so it is compared. Raises EntryError."""
+    heads, offset, chain = _heads(slab, base_index)
+    base = heads[-1]
+    push = replace(push, prev_index=base.index, prev_term=base.term, prev_chain=base.chain)
+    return push, _tail_of(slab, len(heads), offset, chain)
 
 
 def _heads(slab: Slab, end_index: int) -> tuple[list[EntryMeta], int, int | None]:

@@ -110,16 +110,18 @@ class ClosureTable:
         if not pending:
             self._next_expiry = None
 
-    def expire(self, now: int, leader_id: str) -> None:
+    def expire(self, now: int, leader_id: str, slab_time_ns: Callable[[], int] = lambda: 0) -> None:
         """Fails what waited too long, as unknown (WAIT_QUORUM_ACK_TIMEOUT).
 
         Where a link became slow after it was let in, what moves on is given more time, up to PATIENCE time-outs: its
-        client is better served by a late answer than by one that says nothing.
+        client is better served by a late answer than by one that says nothing. Nothing completes while a slab is on its
+        way: over such a link for `slab_time_ns`.
         """
         if self._next_expiry is None or now < self._next_expiry:
             return
         timeout_ns = self._config.timing.closure_timeout_ns
-        moving = self._last_completed is not None and now - self._last_completed[0] < timeout_ns // 2
+        since_ns = None if self._last_completed is None else now - self._last_completed[0]
+        moving = since_ns is not None and since_ns < timeout_ns // 2 + slab_time_ns()
         kept: deque[Closure] = deque()
         earliest: int | None = None
         pending, self.pending = self.pending, kept

@@ -351,7 +351,7 @@ class Leadership:
         for dispatcher in self.dispatchers.values():
             dispatcher.tick(now)
         self.contact.tell(now)
-        self.closures.expire(now, member.self_id)
+        self.closures.expire(now, member.self_id, lambda: self._peers.slab_time_ns(member.configuration, now))
         self.reads.expire(now)
 
     def next_deadline(self) -> int:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from node.consensus.api import ReplicaConfig
+from node.consensus.api import SECOND, ReplicaConfig
 from node.consensus.configuration import Configuration
 from node.consensus.push_window import InFlight, PushWindow
 from node.consensus.quorum_ack_checker import watermark
@@ -292,3 +292,9 @@ class Peers:
             rates.append(UNMEASURED if measured is None else measured)
         rate = configuration.reached_by(self._config.self_id, UNMEASURED, rates)
         return None if rate == UNMEASURED else rate
+
+    def slab_time_ns(self, configuration: Configuration, now: int) -> int:
+        """How long the longest slab that voters are being sent takes at that rate; 0: nobody knows."""
+        sizes = [oldest.size_bytes for peer in self.voters if (oldest := peer.window.oldest()) is not None]
+        rate = self.quorum_rate(configuration, now)
+        return max(sizes) * SECOND // rate if sizes and rate else 0

@@ -97,6 +97,20 @@ def test_c2_a_time_out_is_unknown_with_index_and_term() -> None:
     assert len(t.done) == 2 and len(t.table) == 0 and t.table.next_deadline() is None
 
 
+def test_what_moves_on_is_given_the_time_that_a_slab_takes() -> None:
+    """Over a slow link nothing completes while one slab is on its way; what stands still is not waited for."""
+    t = Table()
+    timeout_ns = 2000 * MS
+    t.add(3, 3, deadline=timeout_ns)
+    t.add(4, 4, deadline=timeout_ns)
+    t.table.commit(3, "n0", timeout_ns // 2)
+    slab_ns = 300 * MS
+    t.table.expire(timeout_ns + slab_ns - 1, "n0", lambda: slab_ns)
+    assert len(t.table) == 1
+    t.table.expire(timeout_ns + slab_ns + EXPIRY_STEP_NS, "n0", lambda: slab_ns)
+    assert len(t.table) == 0 and t.done[-1].appended is Appended.UNKNOWN
+
+
 def test_e6_a_lost_leadership_fails_everything_as_unknown() -> None:
     t = Table()
     t.add(0, 0)

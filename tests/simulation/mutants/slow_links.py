@@ -41,4 +41,17 @@ SLOW_LINKS = (
         ),
         NARROW,
     ),
+    Mutant(
+        "slab_on_its_way_forgotten",
+        "C5",
+        "an append that waits behind a long slab on a narrow link is given up while that is on its way",
+        (
+            Edit(
+                "node.consensus.closures:ClosureTable.expire",
+                "+ slab_time_ns()",
+                "+ MUTANT.instead(slab_time_ns(), 0)",
+            ),
+        ),
+        NARROW,
+    ),
 )

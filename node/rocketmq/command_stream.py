@@ -19,10 +19,9 @@ from node.rocketmq.command import (
     check_prefix,
     decode_parts,
 )
+from node.transport.receive_buffer import ReceiveBuffer
 
-BUFFER_BYTES_FIRST: Final = 1024  # made with the first byte: most of those who only connect send none
 BUFFER_BYTES_KEPT: Final = 64 * 1024
-ROOM_BYTES_MIN: Final = 512
 _PREFIX: Final = struct.Struct(">iI")
 T = TypeVar("T")
 Read = Callable[[bytes, bytes, bool], T]
@@ -45,57 +44,36 @@ class CommandStream(Generic[T]):
     def __init__(self, read: Read[T]) -> None: ...
     def __init__(self, read: Read[Any] = _as_command) -> None:
         self._read = read
-        self._buffer = bytearray()
-        self._view = memoryview(self._buffer)
-        self._start = 0  # of the first byte not consumed
-        self._end = 0  # of what has arrived
+        self._buffer = ReceiveBuffer(BUFFER_BYTES_KEPT, COMMAND_BYTES_MAX)
         self.broken: CommandError | None = None
 
     @property
     def unfinished_bytes(self) -> int:
         """What has come of a command that is not whole."""
-        return self._end - self._start
+        return self._buffer.end - self._buffer.start
 
     @property
     def memory_bytes(self) -> int:
         """What is held for such a command."""
-        return len(self._buffer) if self._end else 0
+        return len(self._buffer.data) if self._buffer.end else 0
 
     def spare_memory(self) -> None:
         """Frees the buffer, where nothing is in it, until more comes."""
-        if not self._end and self._buffer:
-            self._resize(0)
+        self._buffer.spare()
 
     def end(self) -> None:
         """Nothing more comes."""
-        self._start = self._end = 0
-        self._resize(0)
+        self._buffer.drop()
 
     def writable(self) -> memoryview:
         """Room for the next bytes; never empty."""
-        size, held = len(self._buffer), self._end - self._start
-        if not self._end:
-            if not BUFFER_BYTES_FIRST <= size <= BUFFER_BYTES_KEPT:  # one long command holds no memory for ever
-                self._resize(BUFFER_BYTES_FIRST)
-        elif size - self._end < ROOM_BYTES_MIN:
-            if held > size // 2:
-                self._resize(min(2 * size, COMMAND_BYTES_MAX + BUFFER_BYTES_KEPT))
-            else:
-                self._view[:held] = bytes(self._view[self._start : self._end])
-                self._start, self._end = 0, held
-        return self._view[self._end :]
-
-    def _resize(self, size_bytes: int) -> None:
-        held = self._end - self._start
-        fresh = bytearray(size_bytes)
-        fresh[:held] = self._view[self._start : self._end]
-        self._buffer, self._view = fresh, memoryview(fresh)
-        self._start, self._end = 0, held
+        return self._buffer.room()
 
     def filled(self, count: int) -> list[T]:
         """`count` bytes were put into the last `writable()`: the whole commands up to the first broken one."""
-        view, start, end = self._view, self._start, self._end + count
-        grows = end == len(view) < BUFFER_BYTES_KEPT
+        held = self._buffer
+        end = held.filled(count)
+        view, start = held.view, held.start
         commands: list[T] = []
         read, prefix = self._read, _PREFIX.unpack_from
         try:
@@ -117,9 +95,5 @@ class CommandStream(Generic[T]):
                 start = stop
         except CommandError as error:
             self.broken = error
-        if start == end or self.broken is not None:  # behind a broken command nothing takes memory
-            start = end = 0
-        self._start, self._end = start, end
-        if grows and not end and self.broken is None:  # more came than there was room for: read more at once
-            self._resize(min(4 * len(view), BUFFER_BYTES_KEPT))
+        held.left(start, start if self.broken is not None else end)  # behind a broken command nothing takes memory
         return commands

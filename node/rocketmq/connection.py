@@ -16,6 +16,7 @@ from node.protocol.entry import BytesLike
 from node.rocketmq.command import Command, CommandError, encode
 from node.rocketmq.command_stream import CommandStream
 from node.rocketmq.send_frames import SendFrame, SendReader
+from node.transport.reading_stops import ReadingStops
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
 OPEN_MAX: Final = 1024  # requests of one connection that are not answered
@@ -44,7 +45,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._on_command, self._on_open, self._on_part, self._on_closed = on_command, on_open, on_part, on_closed
         self._stream: CommandStream[Command | SendFrame] = CommandStream(reader.read)
         self._transport: asyncio.Transport | None = None
-        self._stops: set[str] = set()
+        self._stops = ReadingStops()
         self._load = load
         self._open, self._open_bytes = 0, 0
         self._out: list[BytesLike] = []  # what leaves together once all commands of one read were handled
@@ -57,6 +58,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- the transport's side -----------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._stops.made(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         name = transport.get_extra_info("peername")
         self.address = address_of(name)
@@ -123,16 +125,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._stream.spare_memory()
 
     def stop_reading(self, why: str) -> None:
-        if not self._stops and self._transport is not None and not self.closed:
-            self._transport.pause_reading()
-        self._stops.add(why)
+        self._stops.stop(why)
 
     def resume_reading(self, why: str) -> None:
-        if why not in self._stops:
-            return
-        self._stops.discard(why)
-        if not self._stops and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._stops.resume(why)
 
     # --- our side -----------------------------------------------------------------------------------------------
     def note_open(self, change: int, body_bytes: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 
 from node.protocol.codes import RemotingCode
 from node.protocol.entry import BytesLike
+from node.transport.reading_stops import ReadingStops
 from node.transport.remoting import (
     FLAG_RESPONSE,
     JOINED_BYTES_MAX,
@@ -63,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._after_read, self._on_part = after_read, on_part
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
-        self._stops: set[str] = set()  # why reading is stopped; empty: it is not
+        self._stops = ReadingStops()
         self._held: list[BytesLike] = []  # frames that leave together at `release`
         self._between_members = False
         self._transport_full = False
@@ -91,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are Transports by shape, not by class.
         self._transport = cast(asyncio.Transport, transport)
+        self._stops.made(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         name = transport.get_extra_info("peername")
         self.peer_host = str(name[0]) if name else ""
@@ -292,16 +294,10 @@ class Connection(asyncio.BufferedProtocol):
             self.send_frame(response_to(request, b"", code, remark))
 
     def stop_reading(self, why: str) -> None:
-        if not self._stops and self._transport is not None and not self.closed:
-            self._transport.pause_reading()
-        self._stops.add(why)
+        self._stops.stop(why)
 
     def resume_reading(self, why: str) -> None:
-        if why not in self._stops:
-            return
-        self._stops.discard(why)
-        if not self._stops and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._stops.resume(why)
 
     def _ended_here(self) -> None:
         if not self.closed:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import BytesLike
 from node.transport.frame_memory import own_memory
+from node.transport.receive_buffer import FULL_BYTES, ReceiveBuffer
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # Netty's limit in the original; it counts the length field too
 HEADER_BYTES_MAX: Final = 16 * 1024  # a long remark; what is longer would hold up whoever reads it
@@ -27,8 +28,6 @@ PREFIX_BYTES: Final = 8
 JOINED_BYTES_MAX: Final = 16 * 1024
 # A connection's first reads are small, and grow as they are filled: what hundreds of new ones send at once is decoded
 # between other work. (At 64 KiB from the start each brought 550 requests, and a leader fell silent over them.)
-BUFFER_BYTES_FIRST: Final = 1024
-BUFFER_BYTES_MIN: Final = 64 * 1024
 BUFFER_BYTES_KEPT: Final = 256 * 1024
 # A frame longer than a buffer is read into memory of its own, where its body stays: nothing copies it. (In a buffer
 # that grows, a frame of 4 MiB touches 20 MiB of new memory: eight at once held up a busy machine's leader for 2.5 s.)
@@ -251,11 +250,7 @@ class FrameDecoder:
     """
 
     def __init__(self) -> None:
-        self._buffer = bytearray()  # made with the first byte: most of those who only connect send none
-        self._view = memoryview(self._buffer)
-        self._start = 0  # of the first byte not consumed; 0 where all are
-        self._end = 0  # of what has arrived
-        self._wanted_bytes = BUFFER_BYTES_FIRST  # by the buffer at its next change
+        self._buffer = ReceiveBuffer(BUFFER_BYTES_KEPT, FRAME_BYTES_MAX)
         self._long: memoryview | None = None  # where the rest of a long frame goes
         self._long_bytes = 0  # of it that have arrived
         # By a plain header's length: how to take it apart, what stands before the number, and the code and flag there.
@@ -265,73 +260,47 @@ class FrameDecoder:
     @property
     def buffer_bytes(self) -> int:
         """How much memory this decoder has written to."""
-        return len(self._buffer) + self._long_bytes
+        return len(self._buffer.data) + self._long_bytes
 
     @property
     def unfinished_bytes(self) -> int:
         """What has come of a frame that is not whole."""
-        return self._long_bytes or self._end - self._start
+        return self._long_bytes or self._buffer.end - self._buffer.start
 
     @property
     def frame_memory_bytes(self) -> int:
         """What such a frame was given. (A mapping counts whole: one read may bring megabytes before anyone looks.)"""
         if self._long is not None:
             return len(self._long)
-        return len(self._buffer) if self._end else 0
+        return len(self._buffer.data) if self._buffer.end else 0
 
     def spare_memory(self) -> None:
         """Frees the buffer, where nothing is in it, until more comes."""
-        if not self._end and self._buffer:
-            self._resize(0)
-            self.read_little()
+        self._buffer.spare()
 
     def read_little(self) -> None:
         """Reads grow anew from the first size, once the buffer is made anew."""
-        self._wanted_bytes = BUFFER_BYTES_FIRST
+        self._buffer.read_little()
 
     def end(self) -> None:
         """Nothing more comes: frees what is held of a frame that is not whole."""
         self._long, self._long_bytes = None, 0
-        self._start = self._end = 0
-        self._resize(0)
+        self._buffer.drop()
 
     def writable(self) -> memoryview:
         """Room for the next bytes; never empty."""
         if self._long is not None:
-            if len(self._buffer) > BUFFER_BYTES_KEPT:  # it holds nothing now
-                self._resize(0)
+            self._buffer.drop_large()
             return self._long[self._long_bytes :]
-        buffer_bytes = len(self._buffer)
-        if not self._end:
-            if not self._wanted_bytes <= buffer_bytes <= BUFFER_BYTES_KEPT:  # one large frame holds it not for ever
-                self._resize(self._wanted_bytes)
-            return self._view
-        if buffer_bytes - self._end < BUFFER_BYTES_MIN // 8:
-            held = self._end - self._start
-            # Twice what arrived, whatever the frame claims; a frame is bounded, so this is too.
-            if held > buffer_bytes // 2:
-                self._resize(min(2 * buffer_bytes, FRAME_BYTES_MAX + BUFFER_BYTES_MIN))
-            elif buffer_bytes < self._wanted_bytes:
-                self._resize(self._wanted_bytes)
-            else:
-                self._view[:held] = bytes(self._view[self._start : self._end])
-                self._start, self._end = 0, held
-        return self._view[self._end :]
-
-    def _resize(self, size_bytes: int) -> None:
-        held = self._end - self._start
-        fresh = bytearray(size_bytes)
-        fresh[:held] = self._view[self._start : self._end]
-        self._buffer, self._view = fresh, memoryview(fresh)
-        self._start, self._end = 0, held
+        return self._buffer.room()
 
     def filled(self, count: int) -> list[Frame]:
         """`count` bytes were put into the last `writable()`: the whole frames up to the first broken one."""
         if self._long is not None:
             return self._filled_long(self._long, count)
-        buffer, view, start, end = self._buffer, self._view, self._start, self._end + count
-        if end == len(buffer) and self._wanted_bytes < BUFFER_BYTES_MIN:
-            self._wanted_bytes *= 2
+        held = self._buffer
+        end = held.filled(count)
+        buffer, view, start = held.data, held.view, held.start
         frames: list[Frame] = []
         try:
             while end - start >= PREFIX_BYTES and self.broken is None:
@@ -343,7 +312,7 @@ class FrameDecoder:
                     header_bytes = check_prefix(rest_bytes, header_bytes)
                 stop = start + rest_bytes + 4
                 if end < stop:
-                    if rest_bytes > BUFFER_BYTES_MIN:
+                    if rest_bytes > FULL_BYTES:
                         start = self._begin_long(view[start:end], rest_bytes + 4, start)
                     break
                 body_at = start + PREFIX_BYTES + header_bytes
@@ -359,9 +328,8 @@ class FrameDecoder:
                 start = stop
         except FrameError as error:
             self.broken = error
-        if start == end or self.broken is not None:  # behind a broken frame: what may still arrive takes no memory
-            start = end = 0
-        self._start, self._end = start, end
+        # Behind a broken frame: what may still arrive takes no memory.
+        held.left(start, start if self.broken is not None else end)
         return frames
 
     def _begin_long(self, arrived: memoryview, frame_bytes: int, start: int) -> int:

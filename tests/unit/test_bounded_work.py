@@ -28,9 +28,8 @@ from node.engine.slow_requests import (
 )
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.json_fields import BODY_BYTES_MAX, VALUES_MAX, BodyError, load
+from node.transport.receive_buffer import FIRST_BYTES, FULL_BYTES
 from node.transport.remoting import (
-    BUFFER_BYTES_FIRST,
-    BUFFER_BYTES_MIN,
     HEADER_BYTES_MAX,
     FrameDecoder,
     FrameError,
@@ -374,7 +373,7 @@ def test_the_first_reads_of_a_connection_are_small_and_grow_as_they_are_filled()
         sizes.append(decoder.buffer_bytes)
         room[:], stream = stream[: len(room)], stream[len(room) :]
         found += len(decoder.filled(len(room)))
-    assert sizes == sorted(sizes) and sizes[0] == BUFFER_BYTES_FIRST and sizes[-1] == BUFFER_BYTES_MIN
+    assert sizes == sorted(sizes) and sizes[0] == FIRST_BYTES and sizes[-1] == FULL_BYTES
     assert len(set(sizes)) == 7
     left = len(frame) - decoder.unfinished_bytes
     decoder.writable()[:left] = frame[-left:]
@@ -382,6 +381,6 @@ def test_the_first_reads_of_a_connection_are_small_and_grow_as_they_are_filled()
     for _ in range(3):  # what is not filled grows no more, and an idle one begins anew
         room = decoder.writable()
         room[: len(frame)] = frame
-        assert len(decoder.filled(len(frame))) == 1 and len(room) == BUFFER_BYTES_MIN
+        assert len(decoder.filled(len(frame))) == 1 and len(room) == FULL_BYTES
     decoder.spare_memory()
-    assert not decoder.buffer_bytes and len(decoder.writable()) == BUFFER_BYTES_FIRST
+    assert not decoder.buffer_bytes and len(decoder.writable()) == FIRST_BYTES

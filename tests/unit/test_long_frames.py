@@ -15,9 +15,9 @@ from node.protocol.slab_encode import encode_slab
 from node.store.slab_pieces import cut_slab, settle
 from node.transport.connection import Connection
 from node.transport.frame_memory import MAPPED_BYTES_MIN
+from node.transport.receive_buffer import FULL_BYTES
 from node.transport.remoting import (
     BUFFER_BYTES_KEPT,
-    BUFFER_BYTES_MIN,
     FRAME_BYTES_MAX,
     LONG_FRAME_FIRST_PART,
     Frame,
@@ -26,8 +26,8 @@ from node.transport.remoting import (
     encode_frame,
 )
 
-SHORT = (0, 7, 300, BUFFER_BYTES_MIN - 200)
-LONG = (BUFFER_BYTES_MIN, 200_000, MAPPED_BYTES_MIN - 200, MAPPED_BYTES_MIN + 1, 5_000_000)
+SHORT = (0, 7, 300, FULL_BYTES - 200)
+LONG = (FULL_BYTES, 200_000, MAPPED_BYTES_MIN - 200, MAPPED_BYTES_MIN + 1, 5_000_000)
 
 
 def pattern(length: int, seed: int) -> bytes:
@@ -107,7 +107,7 @@ def test_a_claim_of_a_long_frame_takes_no_memory_before_its_first_part_is_there(
     for arrived in (8, 1_000, int(len(data) * LONG_FRAME_FIRST_PART) - 1):
         decoder = FrameDecoder()
         assert take(decoder, data[:arrived], 1 << 20) == []
-        assert decoder.frame_memory_bytes <= max(2 * arrived - BUFFER_BYTES_MIN, BUFFER_BYTES_MIN)
+        assert decoder.frame_memory_bytes <= max(2 * arrived - FULL_BYTES, FULL_BYTES)
 
 
 @pytest.mark.parametrize("header", [b"[]", b'{"code":"x"}', b"\xff\xff"])
@@ -118,7 +118,7 @@ def test_a_long_frame_with_a_broken_header_ends_the_stream_behind_what_came_whol
     decoder = FrameDecoder()
     assert take(decoder, encode_frame(good) + broken + encode_frame(good), 50_000) == [good]
     assert isinstance(decoder.broken, FrameError)
-    assert decoder.buffer_bytes <= BUFFER_BYTES_MIN
+    assert decoder.buffer_bytes <= FULL_BYTES
 
 
 def test_a_part_of_a_slab_does_not_hold_the_memory_of_the_whole() -> None:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.transport.receive_buffer import FIRST_BYTES, FULL_BYTES
 from node.transport.remoting import (
-    BUFFER_BYTES_FIRST,
-    BUFFER_BYTES_MIN,
     FRAME_BYTES_MAX,
     Frame,
     FrameDecoder,
@@ -66,7 +65,7 @@ def test_random_bytes_end_in_frames_or_an_error(data: bytes, step: int) -> None:
     decoder = FrameDecoder()
     with contextlib.suppress(FrameError):
         feed(decoder, data, step)
-    assert decoder.buffer_bytes <= FRAME_BYTES_MAX + BUFFER_BYTES_MIN
+    assert decoder.buffer_bytes <= FRAME_BYTES_MAX + FULL_BYTES
 
 
 @given(frames, st.data())
@@ -77,13 +76,13 @@ def test_mutated_frames_end_in_frames_or_an_error(frame: Frame, data: st.DataObj
     decoder = FrameDecoder()
     with contextlib.suppress(FrameError):
         feed(decoder, bytes(raw), len(raw))
-    assert decoder.buffer_bytes <= 4 * BUFFER_BYTES_MIN
+    assert decoder.buffer_bytes <= 4 * FULL_BYTES
 
 
 def test_a_large_claim_takes_no_memory_before_its_bytes_arrive() -> None:
     decoder = FrameDecoder()
     assert feed(decoder, struct.pack(">iI", FRAME_BYTES_MAX - 4, 2) + b"{}", 10) == []
-    assert decoder.buffer_bytes == BUFFER_BYTES_FIRST
+    assert decoder.buffer_bytes == FIRST_BYTES
 
 
 def test_a_frame_of_the_largest_size_passes_and_its_memory_is_given_back() -> None:
@@ -93,7 +92,7 @@ def test_a_frame_of_the_largest_size_passes_and_its_memory_is_given_back() -> No
     (frame,) = feed(decoder, encode_frame(Frame(1, 2, body)), 1 << 20)
     assert len(frame.body) == len(body)
     decoder.writable()
-    assert decoder.buffer_bytes == BUFFER_BYTES_MIN
+    assert decoder.buffer_bytes == FULL_BYTES
     with pytest.raises(FrameError, match="over the limit"):
         encode_frame(Frame(1, 2, body + b"x"))
 

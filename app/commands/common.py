@@ -185,9 +185,9 @@ def reached(
     return target_of(peers, node, group, config, token_file, TlsFlags(ca, cert, cert_key))
 
 
-def in_group(command: Callable[..., int]) -> Callable[..., int]:
+def in_group(command: Callable[..., int], unless: str | None = None) -> Callable[..., int]:
     """A command whose first parameter is the group: on the command line `reached`'s options stand for it, in front of
-    `--json`."""
+    `--json`. Where the option `unless` is given, no group is meant, and it gets None."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     where = list(inspect.signature(reached, eval_str=True).parameters.values())
     names = [one.name for one in own]
@@ -195,7 +195,14 @@ def in_group(command: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(command)
     def run(**given: Any) -> int:
-        target = reached(**{one.name: given.pop(one.name) for one in where})
+        named = {one.name: given.pop(one.name) for one in where}
+        if unless is not None and given[unless] is not None:
+            return command(None, **given)
+        try:
+            target = reached(**named)
+        except Failure as failure:
+            hint = f"; or --{unless}" if unless is not None and failure.code == Exit.USAGE else ""
+            raise Failure(failure.code, f"{failure}{hint}") from failure
         return command(target, **given)
 
     every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own[:place], *where, *own[place:])]
@@ -253,6 +260,18 @@ def control_call(
 
     Raises Failure.
     """
+    status, content = control_answer(method, url, resource, token, body, tls=tls)
+    if status >= 400:
+        reason = content.get("detail") or content.get("title")
+        raise Failure(Exit.UNREACHABLE, f"{url} answered {status}: {reason}")
+    return content
+
+
+def control_answer(
+    method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
+    *, tls: ssl.SSLContext | None = None,
+) -> tuple[int, dict[str, Any]]:  # fmt: skip
+    """The same, but that a problem is an answer as well, unless the caller is not allowed to. Raises Failure."""
     import httpx2
 
     base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
@@ -285,10 +304,7 @@ def control_call(
         raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
     if status in (401, 403):
         raise Failure(Exit.DENIED, f"{base} denies it: {content.get('detail') or content.get('title')}")
-    if status >= 400:
-        reason = content.get("detail") or content.get("title")
-        raise Failure(Exit.UNREACHABLE, f"{base} answered {status}: {reason}")
-    return content
+    return status, content
 
 
 def _read_bounded(base: str, pieces: Iterable[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""`message` and `topic`: what a RocketMQ store holds, read from its files.
+"""`message` and `topic`: what a RocketMQ store holds, read from its files (`topic` of a running group: live_topics.py).
 
 Invariants: nothing is written, and a broker may run on the same directory; what a message says (topic, properties,
 body) was written by anybody, so it is escaped before a terminal gets it.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show, show_json
 from node.printable import escaped
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ TopicOption = Annotated[str | None, typer.Option("--topic", metavar="NAME", help
 
 message_commands = typer.Typer(help="Look at single messages of a RocketMQ store.", no_args_is_help=True,
                                rich_markup_mode=None)  # fmt: skip
-topic_commands = typer.Typer(help="Look at the topics of a RocketMQ store.", no_args_is_help=True,
+topic_commands = typer.Typer(help="Topics of a running group, or of a RocketMQ store.", no_args_is_help=True,
                              rich_markup_mode=None)  # fmt: skip
 
 
@@ -124,9 +124,17 @@ def _check_id(text: str) -> None:
         raise Failure(Exit.USAGE, f"{error}; --key {text} looks for the unique key that its sender gave it") from error
 
 
-@topic_commands.command("list")
-def list_topics(store: StoreOption = None, as_json: JsonOption = False) -> int:
-    """Print every topic: its queues, from which to which offset, how many messages."""
+def list_topics(
+    target: Target | None,
+    store: StoreOption = None,
+    system: Annotated[bool, typer.Option("--system", help="Also RocketMQ's own, of a running group.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Print every topic of a running group, or of a store's files: its queues, how many messages."""
+    if target is not None:
+        from app.commands.live_topics import show_topics
+
+        return show_topics(target, system=system, as_json=as_json)
     with opened_store(store) as reader:
         items = [topic_json(reader, name) for name in topic_names(reader)]
     if as_json:
@@ -141,11 +149,20 @@ def list_topics(store: StoreOption = None, as_json: JsonOption = False) -> int:
     return Exit.FINE
 
 
-@topic_commands.command("describe")
+topic_commands.command("list")(in_group(list_topics, unless="store"))
+
+
 def describe_topic(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")], store: StoreOption = None, as_json: JsonOption = False
+    target: Target | None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> int:
-    """Print one topic's queues: first and next offset, messages, times."""
+    """Print one topic's queues, of a running group or of a store's files: first and next offset, messages, times."""
+    if target is not None:
+        from app.commands.live_topics import show_topic
+
+        return show_topic(target, topic, as_json=as_json)
     with opened_store(store) as reader:
         if topic not in topic_names(reader):
             raise Failure(Exit.FINDING, f"there is no topic {topic!r} in {store}; `topic list` has their names")
@@ -165,6 +182,9 @@ def describe_topic(
                         f"permission {found['perm']}")  # fmt: skip
         show("\n".join(head + in_columns(rows)))
     return Exit.FINE
+
+
+topic_commands.command("describe")(in_group(describe_topic, unless="store"))
 
 
 def topic_names(store: MessageStore) -> list[str]:

@@ -96,7 +96,7 @@ def test_what_is_not_there_and_what_is_no_question(
     ("arguments", "code", "says"),
     [
         (["message", "get", "--offset", "0"], 64, "which store?"),
-        (["topic", "list"], 64, "which store?"),
+        (["topic", "list"], 64, "or --store"),
         (["topic", "list", "--store", "/nope"], 64, "no such directory"),
         (["topic", "list", "--store", "EMPTY"], 64, "is no message store"),
         (["topic", "describe", "none", "--store", "STORE"], 1, "there is no topic 'none'"),

@@ -1,0 +1,92 @@
+"""What the commands about brokers ask of control planes: any member's to look, the master's to change.
+
+Invariants: a change is asked once of whoever leads; 75 means that it may have been made, 1 that it was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from app.commands.common import Exit, Failure, Target, control_answer
+
+NOT_LEADER: Final = 421
+HOPS_MAX: Final = 3
+REFUSED: Final = (404, 409, 412, 422)
+PAGES_MAX: Final = 1000
+Json = dict[str, Any]
+
+
+def urls_of(target: Target) -> Mapping[str, str]:
+    """Control planes by member. Raises Failure."""
+    if not target.control_urls:
+        text = "which control plane? give --node http://HOST:PORT, of any member: brokers are asked through it"
+        raise Failure(Exit.USAGE, text)
+    return target.control_urls
+
+
+def path_of(*parts: str, **query: Any) -> str:
+    """Of a resource; what is None is left out."""
+    known = {name: value for name, value in query.items() if value is not None}
+    path = "/".join(quote(one, safe="") for one in parts)
+    return f"{path}?{urlencode(known)}" if known else path
+
+
+def look(target: Target, resource: str) -> Json:
+    """Of the first member that answers. Raises Failure."""
+    last = Failure(Exit.UNREACHABLE, "no member answers")
+    for url in urls_of(target).values():
+        try:
+            status, content = control_answer("GET", url, resource, target.token, tls=target.control_tls)
+        except Failure as failure:
+            if failure.code != Exit.UNREACHABLE:
+                raise
+            last = failure
+            continue
+        if status < 400:
+            return content
+        last = failure_of(url, status, content)
+        if status in REFUSED:
+            break
+    raise last
+
+
+def all_items(target: Target, *parts: str, **query: Any) -> list[Json]:
+    """All pages of a list. Raises Failure."""
+    found: list[Json] = []
+    cursor: str | None = None
+    for _ in range(PAGES_MAX):
+        page = look(target, path_of(*parts, limit=1000, cursor=cursor, **query))
+        found += page["items"]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    return found
+
+
+def change(target: Target, method: str, resource: str, body: Json | None = None) -> Json:
+    """By whoever leads. Raises Failure."""
+    url = next(iter(urls_of(target).values()))
+    content: Json = {}
+    for _ in range(HOPS_MAX):
+        status, content = control_answer(method, url, resource, target.token, body, tls=target.control_tls)
+        if status < 400:
+            return content
+        following = content.get("leader_api_url")
+        if status != NOT_LEADER or not isinstance(following, str):
+            raise failure_of(url, status, content)
+        url = following
+    raise Failure(Exit.UNREACHABLE, f"the leader moves: {content.get('detail')}")
+
+
+def failure_of(url: str, status: int, content: Json) -> Failure:
+    """What a problem means for a command."""
+    text = str(content.get("detail") or content.get("title") or status)
+    if content.get("outcome") == "unknown":
+        return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {text}")
+    if status == 404 and content.get("code") is None and text == "Not Found":
+        return Failure(Exit.FINDING, f"{url}: this group has no brokers")
+    if status in REFUSED:
+        return Failure(Exit.FINDING, text)
+    return Failure(Exit.UNREACHABLE, f"{url} answered {status}: {text}")

@@ -1,0 +1,129 @@
+"""`broker`: the brokers of a group: who is master, how far each one's dispatch is, and how roles changed.
+
+Exit codes: 0 there is a master, and every broker answers and is in step; 1 not so; 2 a control plane does not answer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.commands.broker_calls import failure_of, urls_of
+from app.commands.common import Exit, Failure, JsonOption, Target, control_answer, in_group, show, show_json
+from app.commands.messages import in_columns
+from node.printable import escaped
+
+BEHIND_MS: Final = 1000  # then a master takes no more
+CHANGES_SHOWN: Final = 8
+Json = dict[str, Any]
+commands = typer.Typer(help="The brokers of a group.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def brokers_of(target: Target) -> list[Json]:
+    """What each says, by member; one whose control plane does not answer is `unknown`. Raises Failure."""
+    found: list[Json] = []
+    for member_id, url in sorted(urls_of(target).items()):
+        try:
+            status, said = control_answer("GET", url, "broker", target.token, tls=target.control_tls)
+        except Failure as failure:
+            if failure.code != Exit.UNREACHABLE:
+                raise
+            status, said = 503, {"detail": str(failure)}
+        if status >= 400:
+            if status != 503:
+                raise failure_of(url, status, said)
+            said = {"broker": "unknown", "reason": said.get("detail"), "self_id": member_id}
+        found.append(said)
+    return found
+
+
+def trouble_of(one: Json) -> str | None:
+    """What is wrong with one broker, in words."""
+    if one["broker"] != "ok":
+        return str(one.get("reason") or one["broker"])
+    dispatch = one["dispatch"]
+    if dispatch["stopped_by"]:
+        return f"dispatch is stopped: {dispatch['stopped_by']}"
+    if dispatch["behind_ms"] > BEHIND_MS:
+        return f"dispatch is {dispatch['behind_ms'] / 1000:.1f} s behind"
+    if one["role"] is None:
+        return "no role yet: the group has had no leader since it began"
+    silent = [server["address"] for server in one["name_servers"] if server["registered_at"] is None]
+    return f"not registered at {', '.join(silent)}" if silent else None
+
+
+@commands.command("list")
+@in_group
+def list_brokers(target: Target, as_json: JsonOption = False) -> int:
+    """Print every member's broker: role, address, how far its dispatch is, what is wrong."""
+    found = brokers_of(target)
+    masters = [one["self_id"] for one in found if one.get("role") == "MASTER"]
+    if as_json:
+        show_json({"items": found, "master_id": masters[0] if len(masters) == 1 else None})
+    else:
+        rows = [("MEMBER", "ROLE", "ADDRESS", "DISPATCHED", "BEHIND", "TROUBLE")]
+        for one in found:
+            dispatch = one.get("dispatch") or {}
+            index, behind = dispatch.get("dispatched_index"), dispatch.get("behind_entries")
+            rows.append(
+                (
+                    one["self_id"], one.get("role") or "-", one.get("address") or "-",
+                    "-" if index is None else f"{index:,}", "-" if behind is None else f"{behind:,}",
+                    escaped(trouble_of(one) or "-"),
+                )
+            )  # fmt: skip
+        show("\n".join(in_columns(rows)))
+        if len(masters) != 1:
+            show("no broker is master: messages are not taken now" if not masters else f"masters: {masters}")
+    if any(one["broker"] == "unknown" for one in found) and masters:
+        return Exit.UNDETERMINED
+    return Exit.FINE if len(masters) == 1 and not any(map(trouble_of, found)) else Exit.FINDING
+
+
+@commands.command("describe")
+@in_group
+def describe_broker(
+    target: Target,
+    member: Annotated[str, typer.Argument(metavar="MEMBER", help="Such as n0.")],
+    as_json: JsonOption = False,
+) -> int:
+    """Print one member's broker with its last changes of role, and what each step took."""
+    if member not in urls_of(target):
+        raise Failure(Exit.USAGE, f"{member} is none of {', '.join(sorted(target.control_urls))}")
+    [one] = [one for one in brokers_of(target) if one["self_id"] == member]
+    trouble = trouble_of(one)
+    if as_json:
+        show_json(one)
+    else:
+        show("\n".join(broker_lines(one, trouble)))
+    if one["broker"] == "unknown":
+        return Exit.UNDETERMINED
+    return Exit.FINE if trouble is None else Exit.FINDING
+
+
+def broker_lines(one: Json, trouble: str | None) -> list[str]:
+    if one["broker"] != "ok":
+        return [f"the broker of {one['self_id']} is {one['broker']}: {escaped(str(one.get('reason')))}"]
+    dispatch, counts = one["dispatch"], one["counts"]
+    lines = [
+        f"the broker of {one['self_id']} at {one['address']}: {one['role'] or 'no role yet'} in term {one['term']}",
+        f"dispatched {dispatch['dispatched_index']:,} of {dispatch['committed_index']:,} committed entries",
+        f"{counts['topics']} topics; {counts['consumers']} consumers in {counts['consumer_groups']} groups,"
+        f" {counts['producers']} producers; {one['pulls_held']} pulls wait",
+    ]
+    lines += [f"name server {each['address']}: registered {each['registered_at'] or 'NOT'}"
+              for each in one["name_servers"]]  # fmt: skip
+    lines += [f"trouble: {escaped(trouble)}"] if trouble else []
+    for change in one["role_changes"][-CHANGES_SHOWN:]:
+        lines.append(f"{change['at']} {change['change']} in term {change['term']}: {change['outcome']},"
+                     f" {change['took_ms']:.1f} ms")  # fmt: skip
+        for step in change["steps"]:
+            failed = f": {escaped(step['error'])}" if step["error"] else ""
+            lines.append(f"    {step['took_ms']:8.1f} ms  {step['step']}{failed}")
+    return lines
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this family's commands."""
+    app.add_typer(commands, name="broker")

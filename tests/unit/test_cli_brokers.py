@@ -1,0 +1,162 @@
+"""`broker`, `consumer` and `topic` against control planes that answer as the documented examples do, or refuse."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.cli import run
+from node.control.openapi import examples
+
+Json = dict[str, Any]
+
+
+class Planes:
+    """Two members' control planes in one server: n0 follows, n1 leads. `answers`: instead of the examples'."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], tuple[int, Json]] = {}
+        self.asked: list[tuple[str, str, Json | None]] = []
+        planes = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do(self) -> None:
+                length = int(self.headers.get("content-length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                status, content = planes.answer(self.command, urlsplit(self.path).path, body)
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do
+
+            def log_message(self, *_args: object) -> None:
+                """Nobody reads it."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, method: str, path: str, body: Json | None) -> tuple[int, Json]:
+        member, _, rest = path.removeprefix("/").partition("/api/v1/")
+        self.asked.append((f"{method} {member}", rest, body))
+        if (method, rest) in self.answers:
+            return self.answers[method, rest]
+        if method != "GET" and member == "n0" and not (body or {}).get("dry_run"):
+            return 421, {"detail": "n1 leads", "leader_api_url": f"{self.base}/n1", "outcome": "not_appended"}
+        words = rest.split("/")
+        if words[0] == "consumer-groups" and len(words) > 1:
+            words[1] = "{consumer_group}"
+        if words[0] == "topics" and len(words) > 1:
+            words[1] = "{topic}"
+        found: Json = json.loads(json.dumps(examples()[f"{method.lower()} /api/v1/{'/'.join(words)}"]["response"]))
+        if rest == "state":
+            peers = [{**found["peers"][0], "id": one, "control_url": f"{self.base}/{one}"} for one in ("n0", "n1")]
+            found["peers"] = peers
+        if rest == "broker":
+            found |= {"self_id": member, "role": "MASTER" if member == "n1" else "SLAVE"}
+        if rest.endswith("/reset"):
+            found["dry_run"] = bool((body or {}).get("dry_run"))
+        return 200, found
+
+
+@pytest.fixture
+def planes() -> Iterator[Planes]:
+    made = Planes()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def asked_of(planes: Planes, *words: str) -> int:
+    return run([*words, "--node", f"{planes.base}/n0"])
+
+
+def test_groups_are_listed_and_described(planes: Planes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked_of(planes, "consumer", "list") == 0
+    assert "boards" in capsys.readouterr().out
+    assert asked_of(planes, "consumer", "describe", "boards") == 0
+    said = capsys.readouterr().out
+    assert "wants flights-JFK: AA || UA" in said and "COMMITTED" in said
+    assert asked_of(planes, "consumer", "describe", "boards", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["group"] == "boards"
+
+
+def test_offsets_are_reset_by_the_leader_after_a_confirmation(
+    planes: Planes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["consumer", "reset", "boards", "--topic", "flights-JFK", "--to", "offset", "--offset", "1"]
+    assert asked_of(planes, *words) == 64
+    assert "nothing was changed: give --yes" in capsys.readouterr().err
+    assert all((body or {}).get("dry_run", True) for _who, _what, body in planes.asked)
+    assert asked_of(planes, *words, "--yes") == 0
+    assert "boards goes on in flights-JFK" in capsys.readouterr().out
+    who, what, body = planes.asked[-1]
+    assert (who, what) == ("POST n1", "consumer-groups/boards/reset")
+    assert body == {"topic": "flights-JFK", "to": "offset", "offset": 1}
+    assert asked_of(planes, *words[:-2]) == 64
+    assert asked_of(planes, *words, "--dry-run", "--json") == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "code"),
+    [
+        (409, {"detail": "2 consumers run"}, 1), (404, {"detail": "there is no consumer group"}, 1),
+        (412, {"detail": "The term moved"}, 1), (504, {"detail": "no answer", "outcome": "unknown"}, 75),
+        (503, {"detail": "The broker does not answer"}, 69), (403, {"detail": "This needs the right"}, 77),
+    ],
+)  # fmt: skip
+def test_each_refusal_has_its_exit_code(
+    planes: Planes, capsys: pytest.CaptureFixture[str], status: int, content: Json, code: int
+) -> None:
+    planes.answers["POST", "consumer-groups/boards/reset"] = status, content
+    assert asked_of(planes, "consumer", "reset", "boards", "--topic", "T", "--to", "latest", "--yes") == code
+    said = capsys.readouterr()
+    assert content["detail"] in said.err and said.out == ""
+
+
+def test_topics_are_listed_described_made_and_deleted(planes: Planes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked_of(planes, "topic", "list") == 0
+    assert "flights-JFK" in capsys.readouterr().out
+    assert asked_of(planes, "topic", "describe", "flights-JFK") == 0
+    assert "OLDEST" in capsys.readouterr().out
+    assert asked_of(planes, "topic", "create", "new", "--queues", "2", "--perm", "r") == 0
+    assert planes.asked[-1] == ("PUT n1", "topics/new", {"read_queues": 2, "write_queues": 2, "perm": 4})
+    assert asked_of(planes, "topic", "create", "new", "--perm", "x") == 64
+    assert asked_of(planes, "topic", "delete", "new") == 64
+    assert asked_of(planes, "topic", "delete", "new", "--yes") == 0
+    assert planes.asked[-1][:2] == ("DELETE n1", "topics/new")
+
+
+def test_brokers_are_well_or_not(planes: Planes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked_of(planes, "broker", "list") == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["n0", "SLAVE"],
+        ["n1", "MASTER"],
+    ]
+    assert asked_of(planes, "broker", "describe", "n1") == 0
+    assert "changeToMaster" in capsys.readouterr().out
+    broker = examples()["get /api/v1/broker"]["response"]
+    stopped = broker["dispatch"] | {"stopped_by": "entry 7: no record"}
+    planes.answers["GET", "broker"] = 200, broker | {"dispatch": stopped}
+    assert asked_of(planes, "broker", "list", "--json") == 1
+    planes.answers["GET", "broker"] = 503, {"detail": "The engine is down"}
+    assert asked_of(planes, "broker", "list") == 1
+    assert "no broker is master" in capsys.readouterr().out
+    planes.answers["GET", "broker"] = 404, {"detail": "Not Found"}
+    assert asked_of(planes, "broker", "list") == 1
+    assert "this group has no brokers" in capsys.readouterr().err
+
+
+def test_which_group_and_what_to_look_at_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["topic", "list", "--store", "nowhere"]) == 64
+    assert run(["consumer", "list", "--peers", "n0-127.0.0.1:1"]) == 64
+    assert "--node" in capsys.readouterr().err

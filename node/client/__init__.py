@@ -5,11 +5,8 @@ Invariant: every name that users import comes from here.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Generator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -28,6 +25,7 @@ from node.client.errors import (
 )
 from node.client.lane import Lane
 from node.client.ledger_client import AppendResult, LedgerClient
+from node.loop_thread import LoopThread
 from node.protocol.entry import Entry
 from node.transport.slab_frames import ReadMode
 
@@ -61,10 +59,7 @@ class LedgerClientSync:
     """LedgerClient for blocking code: a loop in a thread of its own. Close it, or use it in a `with`."""
 
     def __init__(self, peers: str | Mapping[str, str], **options: Any) -> None:
-        self._giving, self._stopped = threading.Lock(), False  # the lock is held while work is given to the loop
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ledger-client", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("ledger-client", Closed)
 
         async def make() -> LedgerClient:
             return LedgerClient(peers, **options)
@@ -72,25 +67,12 @@ class LedgerClientSync:
         try:
             self._client = self._wait(make())
         except BaseException:
-            self._stop()
+            self._thread.stop()
             raise
 
     def _wait(self, work: Awaitable[T]) -> T:
         """Raises Closed where the client is closed, or is being closed by another thread."""
-
-        async def done() -> T:
-            return await work
-
-        with self._giving:
-            if self._stopped:
-                if asyncio.iscoroutine(work):
-                    work.close()  # never begun
-                raise Closed("the client is closed")
-            waiting = asyncio.run_coroutine_threadsafe(done(), self._loop)
-        try:
-            return waiting.result()
-        except CancelledError:
-            raise Closed("the client is closed") from None
+        return self._thread.wait(work)
 
     def append(self, body: bytes, *, expected_index: int | None = None) -> AppendResult:
         return self._wait(self._client.append(body, expected_index=expected_index))
@@ -150,26 +132,7 @@ class LedgerClientSync:
         """What other threads wait for ends with Closed. Closing it again does nothing."""
         with suppress(Closed):
             self._wait(self._client.close())
-        self._stop()
-
-    def _stop(self) -> None:
-        """Whatever was given to the loop before ends here; nothing is given to it after, where nobody would answer."""
-
-        async def end_the_rest() -> None:
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
-
-        with self._giving:
-            if self._stopped:
-                return
-            self._stopped = True
-            ending = asyncio.run_coroutine_threadsafe(end_the_rest(), self._loop)
-        ending.result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.stop()
 
     def __enter__(self) -> LedgerClientSync:
         return self

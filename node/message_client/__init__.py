@@ -1,5 +1,9 @@
-"""Our own client of RocketMQ's remoting protocol: producers and consumers, for our brokers and for Java's."""
+"""Our own client of RocketMQ's remoting protocol: producers and consumers, for our brokers and for Java's.
 
+`…Sync` are for code that blocks, the others for asyncio.
+"""
+
+from node.message_client.blocking import MessageConsumerSync, MessageProducerSync
 from node.message_client.consumer import MessageConsumer, Received
 from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
 from node.message_client.outgoing import OutgoingMessage
@@ -8,7 +12,9 @@ from node.message_client.producer import MessageProducer, Sent
 __all__ = [
     "ClientError",
     "MessageConsumer",
+    "MessageConsumerSync",
     "MessageProducer",
+    "MessageProducerSync",
     "NotSent",
     "OutgoingMessage",
     "Received",

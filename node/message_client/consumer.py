@@ -107,11 +107,16 @@ class MessageConsumer:
 
     async def __aiter__(self) -> AsyncIterator[Received]:
         while True:
-            message = await self._waiting.get()
-            if message.queue.key not in self._queues:  # another client has it by now
-                continue
+            message = await self.receive()
             yield message
             self.done(message)
+
+    async def receive(self) -> Received:
+        """The next message, which counts as done once `done` was called with it."""
+        while True:
+            message = await self._waiting.get()
+            if message.queue.key in self._queues:  # else another client has it by now
+                return message
 
     def done(self, message: Received) -> None:
         """It will not come again to this group. (Asking for the next one says so, too.)"""

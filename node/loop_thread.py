@@ -1,0 +1,63 @@
+"""An event loop in a thread of its own, for clients whose callers block.
+
+Invariants: what is given to it ends, with its result, or with `closed` where the loop is stopped meanwhile or was
+before; nothing is given to it once it is stopped, where nobody would answer. `stop` may be called from any other
+thread, and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """`closed` makes the error for whoever comes too late."""
+
+    def __init__(self, name: str, closed: Callable[[str], Exception]) -> None:
+        self._closed = closed
+        self._giving, self._stopped = threading.Lock(), False  # the lock is held while work is given to the loop
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def wait(self, work: Awaitable[T]) -> T:
+        """What the work returns or raises. Raises `closed` where the loop is stopped, or is being stopped meanwhile."""
+
+        async def done() -> T:
+            return await work
+
+        with self._giving:
+            if self._stopped:
+                if asyncio.iscoroutine(work):
+                    work.close()  # never begun
+                raise self._closed("the client is closed")
+            waiting = asyncio.run_coroutine_threadsafe(done(), self._loop)
+        try:
+            return waiting.result()
+        except CancelledError:
+            raise self._closed("the client is closed") from None
+
+    def stop(self) -> None:
+        """Whatever was given to the loop before ends here."""
+
+        async def end_the_rest() -> None:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+
+        with self._giving:
+            if self._stopped:
+                return
+            self._stopped = True
+            ending = asyncio.run_coroutine_threadsafe(end_the_rest(), self._loop)
+        ending.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -105,12 +105,14 @@ class DispatchedLog:
         """The number that the next message of each queue gets."""
         return {} if self.dispatcher is None else self.dispatcher.next_offsets
 
+    def queue_end(self, queue: tuple[str, int]) -> int:
+        """The number behind its last message here; 0 where it has none."""
+        return 0 if self.dispatcher is None else self.dispatcher.queue_end(queue)
+
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Also of a queue that only a snapshot, or an adopted directory, knows."""
-        found = self.next_offsets.get((topic, queue_id))
-        if found is None:
-            found = 0 if self.state is None else self.state.places.get((topic, queue_id), 0)
-        return found
+        found = self.queue_end((topic, queue_id))
+        return found if found or self.state is None else self.state.places.get((topic, queue_id), 0)
 
     def committed(self, index: int) -> None:
         """So far the log is committed."""

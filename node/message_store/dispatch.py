@@ -82,6 +82,10 @@ class Dispatcher:
         """The queue offset that comes next, of each queue."""
         return self._queues.next_offsets
 
+    def queue_end(self, queue: QueueName) -> int:
+        """Of one queue, 0 where it has none."""
+        return self._queues.queue_end(queue)
+
     @property
     def last_time_ms(self) -> int:
         """The storeTimestamp of the last message in a queue."""

@@ -57,6 +57,11 @@ class QueueWriter:
         """The number that the next message of each queue gets."""
         return {queue: tail.next_offset for queue, tail in self._tails.items()}
 
+    def queue_end(self, queue: QueueName) -> int:
+        """The number that its next message gets; 0 where it has none."""
+        tail = self._tails.get(queue)
+        return 0 if tail is None else tail.next_offset
+
     # --- opening --------------------------------------------------------------------------------------------------
     def open(self, position: int, *, is_clean: bool) -> None:
         """Takes what lies below `position` in the commit log and zeroes the rest; `is_clean`: there is no rest."""

@@ -9,7 +9,6 @@ Invariants: a read takes no longer than the units it looks at; statuses and next
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -41,8 +40,7 @@ UNITS_LOOKED_AT: Final = 800  # maxFilterMessageSize 16000: units that a filter 
 class Dispatched(Protocol):
     """How far the store can be read."""
 
-    @property
-    def next_offsets(self) -> Mapping[tuple[str, int], int]: ...
+    def queue_end(self, queue: tuple[str, int]) -> int: ...
     @property
     def end_position(self) -> int: ...
 
@@ -93,7 +91,7 @@ class LiveReads:
 
     # --- queues ---------------------------------------------------------------------------------------------------
     def max_offset(self, topic: str, queue_id: int) -> int:
-        return self._dispatched.next_offsets.get((topic, queue_id), 0)
+        return self._dispatched.queue_end((topic, queue_id))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first whose message is still there; `max_offset` where none is."""
@@ -144,7 +142,8 @@ class LiveReads:
             return Got(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Got(PullStatus.OFFSET_OVERFLOW_BADLY, high if corrects else offset, low, high)
-        units = self.units(topic, queue_id, offset, max(UNITS_LOOKED_AT, count))
+        looked_at = count if tags is None else max(UNITS_LOOKED_AT, count)
+        units = self.units(topic, queue_id, offset, looked_at)
         if not units:
             return Got(PullStatus.OFFSET_FOUND_NULL, self._next_file(topic, queue_id, offset), low, high)
         return self._collected(units, offset, low, high, count, tags, bytes_max)

@@ -102,6 +102,9 @@ class LocalMessageStore:
         self._open: deque[_OpenPut] = deque()
 
     # --- what LiveReads asks --------------------------------------------------------------------------------------
+    def queue_end(self, queue: tuple[str, int]) -> int:
+        return self.dispatcher.queue_end(queue)
+
     @property
     def next_offsets(self) -> Mapping[tuple[str, int], int]:
         return self.dispatcher.next_offsets

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
-from node.message_store.batch import decode_batch
+from node.message_store.batch import BatchedMessage, decode_batch
 from node.message_store.errors import MessageFormatError
 from node.message_store.java_text import bytes_of, units_of
 from node.message_store.properties import (
@@ -133,12 +134,32 @@ class PutLimits:
             text = f"a batch of {len(found)} messages, {BATCH_MESSAGES_MAX} at most"
             raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
         own = batch.properties_data
+        if _MARKS.search(batch.body) is None and _MARKS.search(own) is None:
+            return self._judged_alike(batch, found)
         judged: list[NewMessage] = []
         for one in found:
             if _delay_level(one.properties_data) > 0:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, "a message of a batch cannot wait for its time")
             properties = joined(one.properties_data, own)
             judged.append(self.judged(replace(batch, flag=one.flag, body=one.body, properties_data=properties)))
+        return judged
+
+    def _judged_alike(self, batch: NewMessage, found: list[BatchedMessage]) -> list[NewMessage]:
+        """Where no message has a property that decides anything: what they share is judged once. Raises Refused."""
+        own = batch.properties_data
+        self.judged(replace(batch, flag=0, body=b"", properties_data=b""))
+        judged: list[NewMessage] = []
+        for one in found:
+            properties = joined(one.properties_data, own) if own else one.properties_data
+            if len(properties) > PROPERTIES_BYTES_MAX:
+                text = f"{len(properties)} bytes of properties, {PROPERTIES_BYTES_MAX} at most"
+                raise Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, text)
+            message = NewMessage(
+                batch.topic, batch.queue_id, one.body, batch.born_host, batch.store_host, properties, one.flag,
+                batch.sys_flag, batch.born_timestamp_ms, batch.reconsume_times, batch.prepared_transaction_offset,
+            )  # fmt: skip
+            self._check_size(message, 0)
+            judged.append(message)
         return judged
 
     def _check_topic(self, topic: str) -> None:
@@ -187,9 +208,13 @@ class PutLimits:
 def record_bytes(message: NewMessage) -> int:
     """The size of its record."""
     hosts = len(message.born_host.ip) + len(message.store_host.ip) - 8
-    wide = 1 if units_of(message.topic) > V1_TOPIC_UNITS_MAX else 0
-    rest = len(message.body or b"") + len(bytes_of(message.topic)) + len(message.properties_data)
-    return RECORD_BYTES_MIN + hosts + wide + rest
+    return hosts + _topic_and_fixed_bytes(message.topic) + len(message.body or b"") + len(message.properties_data)
+
+
+@lru_cache(maxsize=4096)
+def _topic_and_fixed_bytes(topic: str) -> int:
+    """Of a record with IPv4 hosts and nothing else."""
+    return RECORD_BYTES_MIN + (1 if units_of(topic) > V1_TOPIC_UNITS_MAX else 0) + len(bytes_of(topic))
 
 
 def without(data: bytes, *names: str) -> bytes:

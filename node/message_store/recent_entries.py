@@ -95,15 +95,20 @@ class RecentEntries:
     def __init__(self, bytes_max: int = RECENT_BYTES, pieces_max: int = RECENT_PIECES) -> None:
         self._bytes_max, self._pieces_max = bytes_max, pieces_max
         self._pieces: list[Piece] = []
+        self._indexes: list[int] = []  # of the first entry of each piece
+        self._positions: list[int] = []  # and where it lies
         self._begin = 0  # what lies before it is dropped, and goes with many others
         self.size_bytes = 0
 
     def add(self, piece: Piece) -> None:
         pieces = self._pieces
         if pieces and piece.first_index != pieces[-1].last_index + 1:
-            pieces.clear()
+            for row in (pieces, self._indexes, self._positions):
+                row.clear()
             self._begin = self.size_bytes = 0
         pieces.append(piece)
+        self._indexes.append(piece.first_index)
+        self._positions.append(piece.position)
         self.size_bytes += len(piece.data)
         while len(pieces) - self._begin > 1 and (
             self.size_bytes > self._bytes_max or len(pieces) - self._begin > self._pieces_max
@@ -111,7 +116,8 @@ class RecentEntries:
             self.size_bytes -= len(pieces[self._begin].data)
             self._begin += 1
         if self._begin > _DROP_AT_ONCE:
-            del pieces[: self._begin]
+            for row in (pieces, self._indexes, self._positions):
+                del row[: self._begin]
             self._begin = 0
 
     def offsets_of(self, first_index: int, count: int) -> tuple[int, ...] | None:
@@ -128,14 +134,14 @@ class RecentEntries:
         return tuple(found)
 
     def _by_index(self, index: int) -> Piece | None:
-        at = bisect.bisect_right(self._pieces, index, self._begin, key=lambda one: one.first_index) - 1
+        at = bisect.bisect_right(self._indexes, index, self._begin) - 1
         if at < self._begin or index > self._pieces[at].last_index:
             return None
         return self._pieces[at]
 
     def read(self, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of the log from that place on, all of one entry; None where they are not here."""
-        at = bisect.bisect_right(self._pieces, offset, self._begin, key=lambda one: one.position) - 1
+        at = bisect.bisect_right(self._positions, offset, self._begin) - 1
         if at < self._begin:
             return None
         piece = self._pieces[at]
@@ -144,7 +150,7 @@ class RecentEntries:
 
     def record_at(self, offset: int) -> memoryview | None:
         """The whole record of the message that begins there; None where none does in what is kept."""
-        at = bisect.bisect_right(self._pieces, offset, self._begin, key=lambda one: one.position) - 1
+        at = bisect.bisect_right(self._positions, offset, self._begin) - 1
         if at < self._begin:
             return None
         piece = self._pieces[at]

@@ -82,8 +82,21 @@ class QueueOffsets:
             return BuiltPut([encoded(one, 0, time_ms) for one in messages], 0, time_ms)
         offset = self.next_offset(first.topic, first.queue_id)
         self._next[first.topic, first.queue_id] = offset + len(messages)
-        records = [encoded(one, offset + at, time_ms) for at, one in enumerate(messages)]
-        return BuiltPut(records, offset, time_ms)
+        return BuiltPut(_records(messages, offset, time_ms), offset, time_ms)
+
+
+def _records(messages: Sequence[NewMessage], offset: int, time_ms: int) -> list[bytes]:
+    """Of messages of one queue; those of a batch share all but body, properties and flag."""
+    first = messages[0]
+    plain = len(first.born_host.ip) == len(first.store_host.ip) == 4 and not first.prepared_transaction_offset
+    if len(messages) == 1 or not plain:
+        return [encoded(one, offset + at, time_ms) for at, one in enumerate(messages)]
+    form, born = PlainRecords(first.topic, first.queue_id, first.store_host), host_bytes(first.born_host)
+    flags, born_ms, times = first.sys_flag & ~_HOST_FLAGS, first.born_timestamp_ms, first.reconsume_times
+    return [
+        form.encoded(offset + at, time_ms, born, one.body or b"", one.properties_data, one.flag, flags, born_ms, times)
+        for at, one in enumerate(messages)
+    ]
 
 
 class PlainRecords:

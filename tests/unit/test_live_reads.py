@@ -25,7 +25,7 @@ def store_of(root: Path, count: int = 40) -> Broker:
 
 def reads_of(broker: Broker, memory_bytes: int = ALL_IN_MEMORY) -> LiveReads:
     ends: Mapping[tuple[str, int], int] = broker.next_offsets
-    dispatched = SimpleNamespace(next_offsets=ends, end_position=broker.end)
+    dispatched = SimpleNamespace(queue_end=lambda queue: ends.get(queue, 0), end_position=broker.end)
     return LiveReads(broker.root, dispatched, RecentEntries(), memory_bytes)
 
 

@@ -255,8 +255,10 @@ class DispatchedLog:
     def _state_to_save(self, *, at_end: bool = False) -> SavedState | None:
         """None: what is on disk is as good, or nearly."""
         state, (changes, position) = self.state, self._state_saved
-        if state is None or (
-            state.changes == changes and self.end_position - position < SAVE_STATE_BYTES and not at_end
+        if (
+            state is None
+            or not state.is_whole
+            or (state.changes == changes and self.end_position - position < SAVE_STATE_BYTES and not at_end)
         ):
             return None
         self._state_saved = state.changes, self.end_position

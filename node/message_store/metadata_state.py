@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
-from typing import Any
+from typing import Any, Final
 
 from node.message_store.broker_tables import TOPICS
 from node.message_store.errors import MessageFormatError
@@ -35,6 +35,7 @@ from node.protocol.snapshot_parts import FoundSnapshot, SnapshotFinder
 from node.protocol.value_class import value_class
 
 QueueName = tuple[str, int]
+DELETED_MAX: Final = 10_000  # topics that were deleted and not made again
 
 
 @value_class(slots=True, frozen=True)
@@ -92,13 +93,14 @@ class MetadataState:
         base = base or BrokerState(-1)
         self.index = self.since = base.as_of_index  # behind `since` every entry was seen
         self.tables: dict[str, dict[str, Any]] = {name: dict(table) for name, table in base.tables.items()}
+        # Of topics that were deleted once: with which entry the last time. Messages before it are not theirs any more.
         self.incarnations = {name: one.incarnation for name, one in base.topics.items() if one.incarnation >= 0}
         self.places = _places(base)  # next offsets of queues whose messages may all have expired
         self.is_whole = is_whole
         self.snapshot: FoundSnapshot | None = None  # the newest complete one ...
         self.snapshot_at = -1  # ... and where in the log it ends, which the owner sets
         self.changes = 0  # that were applied, so that it is seen when there are more
-        self.changed_at: dict[tuple[str, str], int] = {}  # of each key, while a snapshot may replace the state
+        self._changed_at: dict[tuple[str, str], int] = {}  # of each key, while a snapshot may replace the state
         self._finder = SnapshotFinder(keep=not is_whole)
 
     def take(self, one: OwnEntry) -> Applied:
@@ -120,15 +122,21 @@ class MetadataState:
     def _change(self, one: OwnEntry) -> None:
         for name, value in one.change.get(TOPICS, {}).items():
             if value is None:
-                self.incarnations.pop(name, None)
+                self._deleted(name, one.index)
                 self.places = {queue: at for queue, at in self.places.items() if queue[0] != name}
-            elif name not in self.tables.get(TOPICS, {}):
-                self.incarnations[name] = one.index
         apply_metadata(self.tables, one.change)
         self.changes += 1
         if not self.is_whole:
             for table, keys in one.change.items():
-                self.changed_at.update(((table, key), one.index) for key in keys)
+                self._changed_at.update(((table, key), one.index) for key in keys)
+
+    def _deleted(self, topic: str, index: int) -> None:
+        """Of the topics that are not there now so many are remembered, those that were deleted last."""
+        self.incarnations[topic] = index
+        if len(self.incarnations) > DELETED_MAX:
+            gone = self.incarnations.keys() - self.tables.get(TOPICS, {}).keys()
+            if len(gone) > DELETED_MAX:
+                del self.incarnations[min(gone, key=lambda one: self.incarnations[one])]
 
     def _part(self, one: OwnEntry) -> Applied:
         """A snapshot that is not sound is none."""
@@ -148,13 +156,13 @@ class MetadataState:
         tables = {name: dict(table) for name, table in state.tables.items()}
         incarnations = {name: topic.incarnation for name, topic in state.topics.items() if topic.incarnation >= 0}
         places = _places(state)
-        for (table, key), index in self.changed_at.items():
+        for (table, key), index in self._changed_at.items():
             if index > found.as_of_index:
                 apply_metadata(tables, {table: {key: self.tables.get(table, {}).get(key)}})
                 if table == TOPICS:
                     self._take_over(key, found.as_of_index, incarnations, places)
         self.tables, self.incarnations, self.places = tables, incarnations, places
-        self.is_whole, self.changed_at = True, {}
+        self.is_whole, self._changed_at = True, {}
         self._finder = SnapshotFinder(keep=False)
         self.snapshot = _without_content(found)
         self.changes += 1
@@ -163,12 +171,10 @@ class MetadataState:
     def _take_over(
         self, topic: str, as_of_index: int, incarnations: dict[str, int], places: dict[QueueName, int]
     ) -> None:
-        """Of a topic that was changed since: it may be another one, whose queues begin at 0."""
+        """Of a topic that was changed since: it may have been deleted, and its queues begin at 0."""
         own = self.incarnations.get(topic, SINCE_THE_BEGINNING)
-        if own > as_of_index or topic not in self.tables.get(TOPICS, {}):
-            incarnations.pop(topic, None)
-            if own >= 0:
-                incarnations[topic] = own
+        if own > as_of_index:
+            incarnations[topic] = own
             for queue in [one for one in places if one[0] == topic]:
                 del places[queue]
 

@@ -1,7 +1,8 @@
 """The state of metadata on a member's disk: `quorumscope/state`, so that a start need not read all of the log for it.
 
 It is a copy of what follows from the log up to its as-of index: without it the log is read again. It is written behind
-the mark that says how far queues and index are sound: what a snapshot said of queues is in these by then.
+the mark that says how far queues and index are sound: what a snapshot said of queues is in these by then. It is written
+of a whole state only: before that the log is read from its beginning, for the snapshot that makes it whole.
 
 Invariants: written whole, its CRC agrees, or it is none; what is read is what was written.
 """
@@ -45,14 +46,10 @@ def state_path(root: Path) -> Path:
 
 
 def saved(state: MetadataState) -> SavedState:
-    """As it is now."""
+    """A whole state, as it is now."""
     found = state.snapshot
     parts = None if found is None else [found.snapshot_id, found.as_of_index, found.first_index, found.last_index]
-    changed = [] if state.is_whole else [[table, key, at] for (table, key), at in state.changed_at.items()]
-    head = {
-        "version": _VERSION, "is_whole": state.is_whole, "snapshot": parts, "snapshot_at": state.snapshot_at,
-        "changed_at": changed,
-    }  # fmt: skip
+    head = {"version": _VERSION, "snapshot": parts, "snapshot_at": state.snapshot_at}
     return SavedState(state.as_state(), head)
 
 
@@ -70,8 +67,7 @@ def read_state(root: Path, files: Files = OS) -> MetadataState | None:
         head, state = json.loads(data[8:upto]), decode_state(data[upto:])
         if head["version"] != _VERSION:
             return None
-        found = MetadataState(state, is_whole=head["is_whole"])
-        found.changed_at = {(table, key): at for table, key, at in head["changed_at"]}
+        found = MetadataState(state, is_whole=True)
         found.snapshot = None if head["snapshot"] is None else FoundSnapshot(*head["snapshot"])
         found.snapshot_at = head["snapshot_at"]
     except (BodyInvalid, ValueError, KeyError, TypeError, RecursionError):

@@ -5,13 +5,13 @@ null for those that are gone. A table is a name of the broker's (topics, groups,
 values of JSON; whoever does not know a table keeps it, so that a snapshot by an older release loses nothing of it.
 
 The *state* at an entry is all tables, and of each topic what nothing else may know any more once its messages have
-expired: the next offset of each queue, and the incarnation: the entry with which the topic was made (again). Messages
-of that topic before it belong to one that was deleted, whose offsets do not count.
+expired: the next offset of each queue, and the incarnation: the entry with which it was deleted last. Messages of
+that topic before it belong to the one that was deleted, whose offsets do not count.
 
 Both are one byte of format, then JSON in UTF-8 with sorted names, so equal states have equal bytes.
 
 Invariants: `decode(encode(x)) == x`; a decoder raises BodyInvalid and nothing else, whatever the bytes; numbers are
-within int64, never negative, but for an incarnation of -1: since the log's beginning.
+within int64, never negative, but for an incarnation of -1: it never was deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BodyInvalid(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class TopicOffsets:
-    """Of one topic: the entry with which it was made, and by queue the offset that its next message gets."""
+    """Of one topic: the entry with which it was deleted last, and by queue the offset that its next message gets."""
 
     incarnation: int = SINCE_THE_BEGINNING
     next_offsets: Mapping[int, int] = field(default_factory=dict)

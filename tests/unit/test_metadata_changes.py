@@ -239,5 +239,8 @@ def test_a_topic_that_is_deleted_takes_its_offsets_along() -> None:
         with pytest.raises(Refusal) as refused:
             context.topics.create_by_hand(TopicConfig("V", 1, 1))
         assert refused.value.reply.code == Answer.SYSTEM_BUSY and context.topics.get("V") is None
+        assert context.groups.find("Later") == GroupConfig("Later") and "Later" not in context.groups.groups
+        story.lane.room = 9
+        assert context.groups.find("Later") == context.groups.groups["Later"]
 
     run(work)

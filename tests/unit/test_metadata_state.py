@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.message_store import metadata_state
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
 from node.message_store.errors import MessageFormatError
 from node.message_store.metadata_state import MetadataState, OwnEntry, own_entry, state_at_begin
@@ -37,20 +38,21 @@ def test_changes_apply_in_order_and_once() -> None:
     assert state.take(changes(5, {CONSUMER_OFFSETS: {"T@G": {"0": 4}}, TOPICS: {"U": {"perm": 2}}})).is_new
     assert not state.take(changes(3, {TOPICS: {"T": {"perm": 0}}})).is_new
     assert state.tables == {TOPICS: {"T": {"perm": 6}, "U": {"perm": 2}}, CONSUMER_OFFSETS: {"T@G": {"0": 4}}}
-    assert state.incarnations == {"T": 3, "U": 5} and state.index == 5
+    assert state.incarnations == {} and state.index == 5
     gone = state.take(changes(7, {TOPICS: {"T": None}}))
-    assert gone.entry.dropped == ["T"] and state.incarnations == {"U": 5}
+    assert gone.entry.dropped == ["T"] and state.incarnations == {"T": 7}
     state.take(changes(9, {TOPICS: {"T": {"perm": 6}, "U": {"perm": 6}}}))
-    assert state.incarnations == {"T": 9, "U": 5}, "U was only changed"
+    assert state.incarnations == {"T": 7}, "U was only changed"
 
 
 def test_the_state_of_a_snapshot_is_the_state_that_was() -> None:
     state = MetadataState()
+    state.take(changes(2, {TOPICS: {"T": None, "Gone": None}}))
     state.take(changes(3, {TOPICS: {"T": {"perm": 6}}, "a_later_table": {"k": [1]}}))
     state.passed(8)
     said = state.as_state({("T", 1): 12, ("Old", 0): 7})
     assert said == BrokerState(
-        8, {"T": TopicOffsets(3, {1: 12}), "Old": TopicOffsets(-1, {0: 7})},
+        8, {"T": TopicOffsets(2, {1: 12}), "Gone": TopicOffsets(2, {}), "Old": TopicOffsets(-1, {0: 7})},
         {TOPICS: {"T": {"perm": 6}}, "a_later_table": {"k": [1]}},
     )  # fmt: skip
     later = MetadataState()
@@ -76,7 +78,7 @@ def test_a_snapshot_takes_nothing_back_that_came_behind_its_as_of_index() -> Non
     assert state.tables == {
         TOPICS: {"T": 1, "Again": 2, "New": 3}, CONSUMER_OFFSETS: {"T@G": {"0": 5}, "T@H": {"0": 2}},
     }  # fmt: skip
-    assert state.incarnations == {"T": 2, "Again": 12, "New": 12}
+    assert state.incarnations == {"T": 2, "Gone": 11, "Again": 11}
     assert last.places == {("T", 0): 50}, "the queues of topics that were deleted since begin at 0"
 
 
@@ -115,6 +117,17 @@ def test_a_snapshot_that_is_not_sound_is_none() -> None:
     assert not state.is_whole and state.snapshot is None
     unknown = own_entry(9, Channel.SNAPSHOT_PART, inert_record(Channel.SNAPSHOT_PART, b"\x09", 1))
     assert state.take(unknown).snapshot is None
+
+
+def test_of_topics_that_are_gone_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_state, "DELETED_MAX", 3)
+    state = MetadataState()
+    for index, name in enumerate("ABCDE"):
+        state.take(changes(index, {TOPICS: {name: None}}))
+    assert state.incarnations == {"C": 2, "D": 3, "E": 4}
+    state.take(changes(5, {TOPICS: {"C": 1}}))
+    state.take(changes(6, {TOPICS: {"F": None}}))
+    assert state.incarnations == {"C": 2, "D": 3, "E": 4, "F": 6}, "C is there"
 
 
 def test_metadata_of_a_later_format_is_not_passed_over() -> None:

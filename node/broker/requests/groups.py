@@ -41,7 +41,12 @@ class GroupTable:
         """Raises Refusal where it has no room."""
         found = self.groups.get(name)
         if found is None and self.auto_create:
-            found = self.put(GroupConfig(name)) if self.keeps() else GroupConfig(name)
+            found = GroupConfig(name)
+            try:
+                return self.put(found) if self.keeps() else found
+            except Refusal as refusal:
+                if refusal.reply.code != Answer.SYSTEM_BUSY:
+                    raise  # busy: it is kept with a later request, and nobody has to wait for that
         return found
 
     def put(self, group: GroupConfig) -> GroupConfig:

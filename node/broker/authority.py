@@ -1,9 +1,10 @@
-"""Whether this broker may answer as the group's master now, so that no two masters can be observed.
+"""Whether this broker may answer now what another one could answer otherwise, so that no two masters can be observed.
 
-An answer that another master could give otherwise (offsets of queues and groups, locks, routes, a correction of an
-offset) rests on one of two things: the lease that the engine pushed with its last committed position, until which no
-other member can have been elected; or, where there is none (lease reads are off, the process was stopped meanwhile), a
-linearizable read that began after the request came, behind which nothing of a later term is in the log.
+Such an answer (offsets of queues and groups, locks, routes, a correction of an offset) rests on one of two things: the
+lease that the engine pushed with its last committed position, until which no other member can have been elected; or,
+where there is none (lease reads are off, the process was stopped meanwhile), a linearizable read that began after the
+request came, up to which this broker has dispatched; at a master nothing of a later term may be among that. A slave's
+reads rest on such a read, too: who asks it may take it for the master that it was.
 
 Invariants: without either there is no answer; reads are shared, and one that has begun serves nobody who came later;
 what everybody waits for ends in time.
@@ -49,7 +50,8 @@ class Authority:
         return self._lease_term == self._master_term and self._clock() < self._lease_until_s
 
     def confirm(self) -> asyncio.Future[bool]:
-        """Ends once it is known whether this was the master after now."""
+        """Ends once it is known whether this was the master after now, where it is one; and whether what is here is as
+        new as the group's was then."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         if self._reading is None:
@@ -74,11 +76,9 @@ class Authority:
 
     async def _confirmed(self) -> bool:
         term = self._master_term
-        if term is None:
-            return False
         async with asyncio.timeout(CONFIRMED_WITHIN_S):
             await self._reached(await self._read())
-        return self._master_term == term == self._term_in_log()
+        return self._master_term == term and (term is None or term == self._term_in_log())
 
     async def close(self) -> None:
         """Nobody waits any more."""

@@ -107,7 +107,7 @@ class Broker:
         return self.authority.holds()
 
     def confirm(self) -> asyncio.Future[bool]:
-        """Whether this was still the master after now."""
+        """Whether it may answer as what it is; not where another one became the master."""
         return self.authority.confirm()
 
     def said(self, kind: str, severity: str, reason: str) -> None:

@@ -8,9 +8,12 @@ from node.message_client.consumer import MessageConsumer, Received
 from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
 from node.message_client.outgoing import OutgoingMessage
 from node.message_client.producer import MessageProducer, Sent
+from node.message_client.transactions import Decision, Ended, TransactionProducer
 
 __all__ = [
     "ClientError",
+    "Decision",
+    "Ended",
     "MessageConsumer",
     "MessageConsumerSync",
     "MessageProducer",
@@ -20,5 +23,6 @@ __all__ = [
     "Received",
     "SendUnknown",
     "Sent",
+    "TransactionProducer",
     "Unavailable",
 ]

@@ -129,7 +129,7 @@ class MessageConsumer:
         return list(self._queues.values())
 
     # --- the group ----------------------------------------------------------------------------------------------
-    def _asked(self, command: Command) -> None:
+    def _asked(self, _address: str, command: Command) -> None:
         if command.code == Request.NOTIFY_CONSUMER_IDS_CHANGED:
             self._changed.set()
 

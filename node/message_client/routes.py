@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from node.message_client.errors import ClientError, Unavailable
@@ -53,7 +54,8 @@ class Route:
 class Routes:
     """Links and routes of one client."""
 
-    def __init__(self, name_servers: Sequence[str], on_request: Callable[[Command], None] | None = None) -> None:
+    def __init__(self, name_servers: Sequence[str], on_request: Callable[[str, Command], None] | None = None) -> None:
+        """`on_request` gets what a broker asks, with its address."""
         if not name_servers:
             raise ClientError("no name server is named")
         self._name_servers = list(name_servers)
@@ -64,7 +66,8 @@ class Routes:
     def link(self, address: str) -> Link:
         found = self._links.get(address)
         if found is None:
-            found = self._links[address] = Link(address, self._on_request)
+            asked = None if self._on_request is None else partial(self._on_request, address)
+            found = self._links[address] = Link(address, asked)
         return found
 
     def known(self, topic: str) -> Route | None:

@@ -71,15 +71,19 @@ def test_what_is_asked_wrongly_is_answered_so_once_the_master_is_confirmed() -> 
     asyncio.run(story())
 
 
-def test_pulls_of_what_is_there_and_slaves_need_no_lease() -> None:
+def test_pulls_of_what_is_there_need_no_lease_and_offsets_of_a_slave_a_read() -> None:
     async def story() -> None:
-        broker = Broker()
+        broker, peer = Broker(), FakePeer()
         broker.send()
         broker.store.has_lease = False
         assert broker.answered(FakePeer(), Request.PULL_MESSAGE, pull_fields(0)).code == 0
         broker.store.is_master = False
-        assert broker.answered(FakePeer(), Request.GET_MAX_OFFSET, QUEUE).fields == {"offset": "1"}
+        assert broker.answered(FakePeer(), Request.PULL_MESSAGE, pull_fields(9)).code == 21
         assert not broker.store.confirming
+        assert broker.ask(peer, Request.GET_MAX_OFFSET, QUEUE) is None  # who asks may take it for the master it was
+        broker.store.confirming.pop().set_result(True)
+        await until(lambda: bool(peer.sent))
+        assert peer.sent[0].fields == {"offset": "1"}
 
     asyncio.run(story())
 

@@ -233,7 +233,23 @@ def test_without_a_lease_a_read_confirms_unless_a_later_term_is_in_the_log() -> 
         group.log_term = 2  # the read was answered by another leader, whose first entry lies below what it said
         assert not await group.authority.confirm()
         group.authority.is_master(None)
-        assert not await group.authority.confirm()
+        assert await group.authority.confirm()  # a slave: what it has is as new as the group's
+
+    asyncio.run(story())
+
+
+def test_a_role_that_changes_meanwhile_confirms_nothing() -> None:
+    async def story() -> None:
+        group = Group()
+        for before, after in ((1, None), (None, 2)):
+            group.authority.is_master(before)
+            group.answers.clear()
+            confirmed = group.authority.confirm()
+            reads = group.reads
+            await until(lambda reads=reads: group.reads > reads)
+            group.authority.is_master(after)
+            group.answers.set()
+            assert not await confirmed
 
     asyncio.run(story())
 

@@ -22,6 +22,7 @@ from node.rocketmq.dispatch import Call, Handler, Refusal, Reply, reply_of
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 REGION: Final = "DefaultRegion"
+NOT_CERTAIN: Final = "this broker may not be the master any more: ask the name server which one is"
 NOT_MASTER: Final = "this broker is not the master now: ask the name server which one is"
 
 
@@ -85,10 +86,21 @@ class Context:
 
     def as_master(self, handler: Handler) -> Handler:
         """The handler, but that a master answers only while it certainly is the one: by its lease, or once a
-        linearizable read has confirmed it. A slave answers as a slave, at once."""
+        linearizable read has confirmed it. A slave answers, or refuses, as a slave, at once."""
 
         def answered(call: Call) -> Reply | None:
             if not self.must_confirm:
+                return handler(call)
+            self.when_confirmed(call, handler)
+            return None
+
+        return answered
+
+    def linearizable(self, handler: Handler) -> Handler:
+        """The handler, but that what it answers is as new as the group's, at a slave as well."""
+
+        def answered(call: Call) -> Reply | None:
+            if self.store.is_master and self.store.may_answer():
                 return handler(call)
             self.when_confirmed(call, handler)
             return None
@@ -101,11 +113,11 @@ class Context:
         return self.store.is_master and not self.store.may_answer()
 
     def when_confirmed(self, call: Call, handler: Handler) -> None:
-        """Answers by this handler, once a read has confirmed that this is the master."""
+        """Answers by this handler, once a read has confirmed that it may."""
 
         def confirmed(done: asyncio.Future[bool]) -> None:
             if done.cancelled() or not done.result():
-                call.answer(Reply(Answer.SERVICE_NOT_AVAILABLE, {}, NOT_MASTER))
+                call.answer(Reply(Answer.SERVICE_NOT_AVAILABLE, {}, NOT_CERTAIN))
                 return
             reply, _sound = reply_of(handler, call)
             if reply is not None:

@@ -50,11 +50,12 @@ class BrokerRequests:
         self._background = Background()
 
     def handlers(self) -> Mapping[int, Handler]:
-        """By request code. What another master could answer otherwise rests on this one's being the master."""
+        """By request code. What another broker could answer otherwise rests on a lease or a linearizable read."""
 
         def as_master(handler: Handler) -> Handler:
             return self.context.as_master(self._kept_first(handler))
 
+        linearizable = self.context.linearizable
         return {
             Request.SEND_MESSAGE: self.sends.send,
             Request.SEND_MESSAGE_V2: self.sends.send,
@@ -64,12 +65,12 @@ class BrokerRequests:
             Request.PULL_MESSAGE: self._kept_first(self.pulls.pull),
             Request.QUERY_MESSAGE: self._lookups.query,
             Request.VIEW_MESSAGE_BY_ID: self._lookups.view,
-            Request.QUERY_CONSUMER_OFFSET: as_master(self._lookups.query_offset),
+            Request.QUERY_CONSUMER_OFFSET: linearizable(self._lookups.query_offset),
             Request.UPDATE_CONSUMER_OFFSET: as_master(self._lookups.update_offset),
-            Request.GET_MAX_OFFSET: as_master(self._lookups.max_offset),
-            Request.GET_MIN_OFFSET: as_master(self._lookups.min_offset),
-            Request.SEARCH_OFFSET_BY_TIMESTAMP: as_master(self._lookups.search_offset),
-            Request.GET_EARLIEST_MSG_STORETIME: as_master(self._lookups.earliest_time),
+            Request.GET_MAX_OFFSET: linearizable(self._lookups.max_offset),
+            Request.GET_MIN_OFFSET: linearizable(self._lookups.min_offset),
+            Request.SEARCH_OFFSET_BY_TIMESTAMP: linearizable(self._lookups.search_offset),
+            Request.GET_EARLIEST_MSG_STORETIME: linearizable(self._lookups.earliest_time),
             Request.HEART_BEAT: self._kept_first(self._heartbeat),
             Request.UNREGISTER_CLIENT: self._unregister,
             Request.GET_CONSUMER_LIST_BY_GROUP: self._consumers,

@@ -95,6 +95,9 @@ class HAClient:
         if self.state is State.CLOSED:
             return b""
         if self.state is State.ASKED and now_ms - self._asked_ms >= self._settings.java_after_ms:
+            if self.lineage.pair:
+                self._refuse(f"the master answers no handshake, and this log is of pair {self.lineage.pair}")
+                return b""
             self.state = State.FLUSHING
             self._note("ha_master_of_rocketmq", "warning", "the master speaks no handshake: what it holds is not known")
         if now_ms - self.last_read_ms > self._settings.housekeeping_ms:
@@ -156,16 +159,10 @@ class HAClient:
             raise HaError("the master says something that was not asked for")
 
     def _hello(self, said: dict[str, object], now_ms: int) -> None:
-        master = parse_hello(said)
-        own, log = self.lineage, self._store.log
+        master, log = parse_hello(said), self._store.log
         self.is_ours = True
-        if own.pair == master.lineage.pair and master.lineage.epoch < own.epoch:
-            raise HaError(
-                f"the master is of epoch {master.lineage.epoch}, this slave heard of {own.epoch}:"
-                " an old master returned"
-            )
         self._said, self._master_span = master.lineage, (master.begin, master.end)
-        self._out.append(slave_says(hello_of(log, own, self._slave, self._run).to_json()))
+        self._out.append(slave_says(hello_of(log, self.lineage, self._slave, self._run).to_json()))
         self.state, self.last_write_ms = State.SAID, now_ms
 
     def _verdict(self, said: dict[str, object]) -> None:
@@ -173,6 +170,7 @@ class HAClient:
         self.stand = verdict.stand
         log = self._store.log
         if verdict.stand.is_served:
+            self._check_epoch()
             if verdict.start != log.max_offset and not _is_empty(log):
                 raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
             assert self._said is not None
@@ -187,6 +185,14 @@ class HAClient:
                 "" if not verdict.stand.can_be_cut else "; with cuts_back this slave would cut its log back, and keep"
             )
             raise HaError(f"{verdict.stand.value}: {verdict.reason}{more and more + ' a copy'}")
+
+    def _check_epoch(self) -> None:
+        """An old master hears of the later epoch with this slave's hello, and refuses it itself: else this does."""
+        own, said = self.lineage, self._said
+        if said is not None and own.pair == said.pair and said.epoch < own.epoch:
+            raise HaError(
+                f"the master is of epoch {said.epoch}, this slave heard of {own.epoch}: an old master returned"
+            )
 
     def _transfer(self, lineage: Lineage | None) -> None:
         if lineage is not None and lineage != self.lineage:

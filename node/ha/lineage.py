@@ -40,10 +40,12 @@ class Lineage:
         """The newest; 0: none."""
         return self.epochs[-1][0] if self.epochs else 0
 
-    def begun(self, pair: str, start: int, *, is_promoted: bool = False) -> Lineage:
+    def begun(self, pair: str, start: int, *, is_promoted: bool = False, above: int = 0) -> Lineage:
         """With an epoch more, from `start` on: the next one for a master that starts again, a much later one for a
-        slave that is promoted, so that the old master is of an older one however often it starts."""
-        number = (self.epoch // PROMOTION + 1) * PROMOTION if is_promoted else self.epoch + 1
+        slave that is promoted, so that the old master is of an older one however often it starts. `above`: the newest
+        epoch that is known of the pair, which a slave need not have heard of."""
+        newest = max(self.epoch, above)
+        number = (newest // PROMOTION + 1) * PROMOTION if is_promoted else newest + 1
         return Lineage(self.pair or pair, (*self.below(start).epochs, (number, start))[-EPOCHS_MAX:])
 
     def below(self, end: int) -> Lineage:

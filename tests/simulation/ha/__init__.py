@@ -1,0 +1,1 @@
+"""Worlds of classic HA: a master and slaves on simulated disks, with everything that goes wrong between them."""

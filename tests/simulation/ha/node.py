@@ -1,0 +1,152 @@
+"""One broker of a simulated HA group: the real log, lineage and state machines on a simulated disk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from node.ha.client import HAClient
+from node.ha.lineage import Lineage, read_lineage, write_lineage
+from node.ha.service import HAService
+from node.ha.settings import BrokerRole, HaSettings
+from node.message_store.local_log import LocalCommitLog
+from node.message_store.put_result import PutStatus
+from node.message_store.record import encode_record
+from tests.simulation.disk import SimulatedPlatform
+from tests.simulation.message_disk import MessageDisk
+from tests.unit.message_kit import record
+
+ROOT = Path("/store")
+FILE_BYTES = 4096
+
+
+class SlaveStore:
+    """A slave's log; `is_sync`: what it reports is on disk."""
+
+    def __init__(self, log: LocalCommitLog, is_sync: bool) -> None:
+        self.log, self.is_sync = log, is_sync
+
+    @property
+    def durable_offset(self) -> int:
+        return self.log.flushed_offset if self.is_sync else self.log.max_offset
+
+    def append_data(self, offset: int, data: bytes) -> int:
+        return self.log.append_data(offset, data)
+
+    def cut_back(self, end: int) -> int:
+        return self.log.cut(end)
+
+
+class Put:
+    """One message, from its put to its answer."""
+
+    def __init__(self, begin: int, end: int, crc: int) -> None:
+        self.begin, self.end, self.crc = begin, end, crc
+        self.slaves: PutStatus | None = None
+
+
+class Node:
+    """See the module's docstring. A process runs while `log` is there."""
+
+    def __init__(self, name: str, rng: random.Random, clock: Callable[[], int], *, is_sync: bool, in_sync: int) -> None:
+        self.name, self.is_sync, self.in_sync = name, is_sync, in_sync
+        self._clock = clock
+        self.platform = SimulatedPlatform(random.Random(rng.random()), lambda: clock() * 1_000_000, name)
+        self.log: LocalCommitLog | None = None
+        self.service: HAService | None = None
+        self.client: HAClient | None = None
+        self.lineage = Lineage()
+        self.wants_master = False
+        self.starts = 0
+        self.puts: list[Put] = []
+        self.notes: list[tuple[int, str, str]] = []
+        self.heard_epoch = 0
+        self.is_fenced = False
+
+    @property
+    def is_up(self) -> bool:
+        return self.log is not None
+
+    def settings(self) -> HaSettings:
+        return HaSettings(cuts_back=True, in_sync_replicas=self.in_sync, reconnect_ms=100)
+
+    def note(self, kind: str, _severity: str, text: str) -> None:
+        self.notes.append((self._clock(), kind, text))
+
+    def start(self, *, is_master: bool, is_promoted: bool = False, above: int = 0) -> None:
+        """Opens the log, which recovers. Raises SimulatedCrash."""
+        self.starts += 1
+        self.wants_master, self.is_fenced = is_master, False
+        disk = MessageDisk(self.platform)
+        log = LocalCommitLog(ROOT, FILE_BYTES, disk=disk, files=disk)
+        self.lineage = read_lineage(ROOT, disk)
+        self.service = self.client = None
+        if is_master:
+            pair, end = f"pair-{self.name}", log.max_offset
+            self.keep(self.lineage.begun(pair, end, is_promoted=is_promoted, above=above), disk)
+            self.service = HAService(
+                log, self.settings(), BrokerRole.SYNC_MASTER, self.lineage, self.note, self._fenced
+            )  # fmt: skip
+        else:
+            run = f"{self.name}-{self.starts}"
+            store = SlaveStore(log, self.is_sync)
+            self.client = HAClient(
+                store, self.settings(), self.name, run, self.lineage, lambda one: self.keep(one, disk), self.note
+            )  # fmt: skip
+        self.log = log
+
+    def keep(self, lineage: Lineage, disk: MessageDisk) -> None:
+        write_lineage(ROOT, lineage, disk)
+        self.lineage = lineage
+        self.heard_epoch = max(self.heard_epoch, lineage.epoch)
+
+    def _fenced(self, _epoch: int) -> None:
+        self.is_fenced = True
+
+    def end(self) -> None:
+        """The process is gone; what it had not answered, nobody will."""
+        self.log = self.service = self.client = None
+        self.puts.clear()
+        self.platform.crash_process()
+
+    def put(self, number: int) -> None:
+        """One message of a client's, at a master."""
+        assert self.log is not None and self.service is not None
+        if self.is_fenced:
+            return
+        body = random.Random(f"{self.name} {number}").randbytes(20 + number % 300)
+        data = encode_record(record(body, queue_offset=number, store_timestamp_ms=1_795_000_000_000 + self._clock()))
+        self.log.make_room(len(data))
+        begin = self.log.append([data])[0]
+        put = Put(begin, self.log.max_offset, self.log.last_record.crc)
+        self.puts.append(put)
+
+        def said(status: PutStatus) -> None:
+            put.slaves = status
+
+        self.service.handle_ha(put.end, self._clock(), said)
+
+    def answered(self) -> list[Put]:
+        """Puts that are over now with PUT_OK; others that are over are forgotten."""
+        assert self.log is not None
+        found, left = [], []
+        for one in self.puts:
+            is_flushed = not self.is_sync or self.log.flushed_offset >= one.end
+            if one.slaves is None or (one.slaves is PutStatus.PUT_OK and not is_flushed):
+                left.append(one)
+            elif one.slaves is PutStatus.PUT_OK:
+                found.append(one)
+        self.puts = left
+        return found
+
+
+def content(log: LocalCommitLog, begin: int, end: int) -> bytes:
+    pieces: list[bytes] = []
+    while begin < end:
+        data = log.read(begin, end - begin)
+        if not data:
+            break
+        pieces.append(data)
+        begin += len(data)
+    return b"".join(pieces)

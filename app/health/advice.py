@@ -29,6 +29,8 @@ CLOSURES: Final = "curl -s {leader_url}/api/v1/closures"
 DISPATCHERS: Final = "curl -s {leader_url}/api/v1/dispatchers"
 MEMBERS: Final = "{members}"
 MEMBERS_CURL: Final = "curl -s {leader_url}/api/v1/members"
+BROKERS: Final = "quorumscope broker list --node {own_url}"
+BROKER_CURL: Final = "curl -s {own_url}/api/v1/broker"
 SCRUB: Final = "quorumscope scrub --node {own_url}"
 SCRUB_CURL: Final = "curl -X POST {own_url}/api/v1/scrub -H 'Content-Type: application/json'"
 
@@ -235,6 +237,44 @@ ADVICE: Final[dict[str, Advice]] = {
         "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",
         "see {node}'s output for what ended it; it is well when this ends with 0",
         "a-state-machine-does-not-apply",
+    ),
+    "alarm_broker_down": Advice(
+        "clients of RocketMQ's are not answered by {node}; its log goes on, and what it takes in is dispatched when its"
+        " broker is back",
+        "see {node}'s output for what ended its broker; its supervisor starts it again, unless its port is taken or its"
+        " files are of another log; it is well when this ends with 0",
+        "a-broker-is-not-well",
+        command=BROKERS,
+        curl=BROKER_CURL,
+    ),
+    "alarm_broker_dispatch_stopped": Advice(
+        "a committed entry cannot be read or dispatched at {node}: its consumers see nothing behind it, and as master"
+        " it takes no more messages",
+        "a damaged entry is healed from a peer by itself, and dispatch goes on; the reason names the entry",
+        "a-broker-is-not-well",
+        command=BROKERS,
+        curl=BROKER_CURL,
+    ),
+    "alarm_broker_dispatch_behind": Advice(
+        "what is committed comes late into {node}'s queues; a master that is more than a second behind takes no more",
+        "look at the load and the disk of {node}'s machine; it is well when this ends with 0",
+        "a-broker-is-not-well",
+        command=BROKERS,
+        curl=BROKER_CURL,
+    ),
+    "alarm_broker_not_master": Advice(
+        "{node} leads, and its broker has not become master: no broker of the group takes messages",
+        "see at which step it is (`quorumscope broker describe`); it waits for its dispatch, or for its engine",
+        "a-broker-is-not-well",
+        command=BROKERS,
+        curl=BROKER_CURL,
+    ),
+    "alarm_broker_not_registered": Advice(
+        "a name server does not know {node}'s broker, so clients that ask it do not find it",
+        "look whether that name server runs, and is reached from {node}; `[broker] name_servers` says who is one",
+        "a-broker-is-not-well",
+        command=BROKERS,
+        curl=BROKER_CURL,
     ),
     "term_flapping": Advice(
         "leaders are replaced again and again: they come late, or links between members come and go",

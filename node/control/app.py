@@ -28,6 +28,7 @@ from node.control import (
     state,
     trim,
 )
+from node.control.broker_alarms import BrokerAlarms
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
@@ -65,6 +66,7 @@ def make_parts(settings: Settings) -> Parts:
     )
     if settings.broker.has_broker:
         parts.broker = BrokerLink(settings)
+        parts.broker_alarms = BrokerAlarms(parts.broker)
     if settings.node.token_file is not None:
         parts.rereading.add("the token that is shown to the engine", link.read_token, link.use_token)
     if settings.node.tls:
@@ -81,7 +83,8 @@ def create_app(settings: Settings) -> FastAPI:
         parts.stopping.set()
         await parts.operations.close()
         parts.link.close()
-        if parts.broker is not None:
+        if parts.broker_alarms is not None and parts.broker is not None:
+            await parts.broker_alarms.close()
             await parts.broker.close()
 
     app = FastAPI(

@@ -43,20 +43,20 @@ class BrokerLink:
             self._link = Link(self.address)
         return await self._link.ask(code, fields, body, within_s)
 
-    async def ask(self, what: str, **asked: Any) -> Command:
+    async def ask(self, what: str, within_s: float = WITHIN_S, **asked: Any) -> Command:
         """A question; what is None is left out. Raises Problem."""
         question = {"ask": what, **{name: value for name, value in asked.items() if value is not None}}
         try:
-            answer = await self.command(INTROSPECT, {}, json.dumps(question).encode())
+            answer = await self.command(INTROSPECT, {}, json.dumps(question).encode(), within_s)
         except Unavailable as error:
             raise broker_away(error) from None
         if answer.code != Answer.SUCCESS:
             raise refusal(answer.code, answer.remark or "")
         return answer
 
-    async def json(self, what: str, **asked: Any) -> Json:
+    async def json(self, what: str, within_s: float = WITHIN_S, **asked: Any) -> Json:
         """Raises Problem."""
-        answer: Json = json.loads(bytes((await self.ask(what, **asked)).body))
+        answer: Json = json.loads(bytes((await self.ask(what, within_s, **asked)).body))
         return answer
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from node.views.base import View
 from node.views.state import StateView
 
 if TYPE_CHECKING:
+    from node.control.broker_alarms import BrokerAlarms
     from node.control.broker_link import BrokerLink
 
 Json = dict[str, Any]
@@ -52,6 +53,7 @@ class Parts:
     rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
     broker: BrokerLink | None = None  # where the group has brokers
+    broker_alarms: BrokerAlarms | None = None
     flush_changed: bool = False  # the configuration says another one by now: the engine knows which is in force
 
     def reread(self, settings: Settings) -> None:

@@ -1,0 +1,101 @@
+"""What is wrong with a broker, as alarms of its member's state, and as problems with a next step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.control import broker_alarms
+from node.control.broker_alarms import BrokerAlarms, troubles
+from node.control.openapi import examples
+from node.control.problems import Problem
+from node.views.state import AlarmView
+from tests.unit.engine_kit import until
+from tests.unit.test_message_rest import Rest, run
+from tests.unit.test_problems import Story
+
+Json = dict[str, Any]
+
+
+def said(**changes: Any) -> Json:
+    """As a broker says it itself."""
+    found: Json = json.loads(json.dumps(examples()["get /api/v1/broker"]["response"]))
+    dispatch = found["dispatch"] | {name: changes.pop(name) for name in list(changes) if name in found["dispatch"]}
+    return found | {"dispatch": dispatch, "name_servers": []} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "leads", "codes"),
+    [
+        ({}, True, []), ({"role": "SLAVE"}, False, []), ({"role": None}, False, []),
+        ({"role": "SLAVE"}, True, ["broker_not_master"]),
+        ({"role": None, "role_changes": []}, True, ["broker_not_master"]),
+        ({"stopped_by": "no record", "behind_ms": 9000}, True, ["broker_dispatch_stopped"]),
+        ({"behind_ms": 1500, "behind_entries": 7}, True, ["broker_dispatch_behind"]), ({"behind_ms": 900}, True, []),
+        ({"name_servers": [{"address": "h:1", "registered_ms": None}]}, True, ["broker_not_registered"]),
+        ({"name_servers": [{"address": "h:1", "registered_ms": 5}]}, True, []),
+        ({"name_servers": [{"address": "h:1", "registered_ms": None}], "role": None}, False, []),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_follows_from_what_a_broker_says(changes: Json, leads: bool, codes: list[str]) -> None:
+    assert list(troubles(said(**changes), leads=leads)) == codes
+
+
+def test_an_alarm_stands_once_it_has_lasted_and_no_state_waits_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link:
+        answers: asyncio.Event
+
+        async def json(self, what: str, within_s: float) -> Json:
+            await self.answers.wait()
+            raise Problem(503, "The broker does not answer", "nothing listens there")
+
+    async def story() -> None:
+        link: Any = Link()
+        link.answers = asyncio.Event()
+        alarms = BrokerAlarms(link)
+        monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
+        assert alarms.now(leads=True) == () and alarms.now(leads=True) == (), "it hangs, and nobody waits"
+        link.answers.set()
+        monkeypatch.setattr(broker_alarms, "GRACE_S", 1e9)
+        for _ in range(20):
+            assert alarms.now(leads=True) == ()
+            await asyncio.sleep(0)
+        monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
+        await until(lambda: bool(alarms.now(leads=True)))
+        [one] = alarms.now(leads=True)
+        assert (one.code, one.text) == ("broker_down", "nothing listens there")
+        since = one.since
+        await asyncio.sleep(0.01)
+        assert alarms.now(leads=True)[0].since == since
+        await alarms.close()
+
+    asyncio.run(story())
+
+
+def test_a_state_says_that_the_broker_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
+    monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
+
+    async def work(rest: Rest) -> None:
+        for _ in range(1200):
+            state = await rest.get("/state")
+            if state["alarms"]:
+                break
+            await asyncio.sleep(0.05)
+        assert [one["code"] for one in state["alarms"]] == ["broker_down"]
+
+    run(tmp_path, work, with_broker=False)
+
+
+def test_a_problem_says_what_to_do() -> None:
+    story = Story()
+    alarm = AlarmView(code="broker_down", severity="warning", text="it does not answer")
+    story.group.nodes["n1"].alarms = [alarm.to_json()]
+    [one] = story.look(8).problems
+    assert (one.code, one.node_id, one.severity) == ("alarm_broker_down", "n1", "attention")
+    assert one.command is not None and one.command.startswith("quorumscope broker list --node http")
+    assert one.docs == "docs/problems.md#a-broker-is-not-well" and "broker" in one.means

@@ -237,6 +237,11 @@ class GroupView(View):
         return self.asked(self.leader_id)  # one that removes itself leads on until that is committed
 
     @property
+    def has_brokers(self) -> bool:
+        """Whether its log is a RocketMQ broker's, as far as a member says."""
+        return any(one.state is not None and one.state.broker for one in self.members)
+
+    @property
     def knows_audits(self) -> bool:
         return "audit" in self.model_fields_set
 

@@ -64,7 +64,9 @@ TABLE: tuple[Rule, ...] = (
     rule(READ, CLUSTER + r"/segments/.+", Right.READ_BODIES, trail="read segment"),
     rule(READ, PAGE + r"/(log|entries)(/.*)?", Right.READ_BODIES, trail="read bodies"),
     rule(READ, PAGE + r"/truncations/[^/]+/[^/]+/entries", Right.READ_BODIES, trail="read truncated bodies"),
+    rule(READ, PAGE + r"/messages/find", Right.READ_BODIES, trail="read messages"),
     # Operator actions.
+    rule("POST", PAGE + r"/messages/(topics|groups)/[^/]+/(send|reset)", Right.OPERATE),
     rule("POST", CLUSTER + r"/leadership-transfer", Right.OPERATE),
     rule("POST", CLUSTER + r"/entries", Right.OPERATE),
     rule("POST PUT DELETE", CLUSTER + r"/members(/.*)?", Right.OPERATE),

@@ -34,8 +34,9 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128
 @router.get("/state", response_model=StateView)
 async def state(parts: PartsDep) -> Response:
     view = with_own_alarm(parts, await parts.snapshots.get(StateView))
-    if parts.started_with is not None:
-        view = view.model_copy(update={"started_with": parts.started_with})
+    own = {"started_with": parts.started_with, "broker": parts.settings.broker.address or None}
+    if any(own.values()):
+        view = view.model_copy(update={name: value for name, value in own.items() if value is not None})
     return answer(view)
 
 

@@ -271,6 +271,8 @@ class StateView(AnswerView):
     unknown: Unknowns | None = None
     # The command that starts this node again, as its control plane knows it.
     started_with: Text | None = None
+    # Where this member's broker listens for RocketMQ's clients; absent where the group is none of brokers.
+    broker: Text | None = None
 
     @property
     def marks(self) -> LogView:

@@ -1,0 +1,148 @@
+"""What the pages "Messages" draw of a broker group: its brokers, topics, queues and groups of consumers, as they say.
+
+Each broker speaks for itself; topics and groups are the master's word. What no broker says is said to be unknown.
+
+Invariants: "in step" needs a master, an answer of every broker, and dispatch that goes on at each; nothing that a
+broker did not say is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.console import format as fmt
+from node.views.message_answers import Broker, ConsumerGroup, RoleChange
+
+BEHIND_MS: Final = 1000  # then new sends are refused (docs/broker.md)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberBroker:
+    """One member's broker; `said` None: its control plane did not answer, and why."""
+
+    member_id: str
+    said: Broker | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    severity: str
+    headline: str
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    member_id: str
+    role: str
+    is_master: bool
+    address: str
+    broker_id: str
+    dispatch: str
+    tone: str
+    registered: str
+    clients: str
+
+
+def master_of(brokers: Sequence[MemberBroker]) -> MemberBroker | None:
+    """The one of the newest term that says so."""
+    masters = [one for one in brokers if one.said is not None and one.said.role == "MASTER"]
+    return max(masters, key=lambda one: (one.said.term if one.said else None) or 0, default=None)
+
+
+def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
+    """The worst that is known of the brokers, first."""
+    master = master_of(brokers)
+    silent = [one.member_id for one in brokers if one.said is None]
+    down = [one for one in brokers if one.said is not None and one.said.broker == "down"]
+    if master is None:
+        if len(silent) == len(brokers):
+            return Sentence("unknown", "No broker's state is known.", brokers[0].why if brokers else "")
+        why = f"{names(one.member_id for one in down)}: {reason_of(down[0])}" if down else ""
+        return Sentence("critical", "No broker is master: nothing can be sent.", why)
+    stopped = stopped_dispatch(master)
+    if stopped:
+        return Sentence("critical", f"Dispatch stands at the master, {master.member_id}: sends are refused.", stopped)
+    for one in brokers:
+        if (text := stopped_dispatch(one)) and one is not master:
+            return Sentence("attention", f"Dispatch stands at {one.member_id}: it could not become master.", text)
+    if down:
+        rest = f"{reason_of(down[0])} Its member still votes; clients cannot read there."
+        return Sentence("attention", f"The broker of {names(one.member_id for one in down)} is down.", rest)
+    assert master.said is not None
+    lost = [one.address for one in master.said.name_servers if one.registered_at is None]
+    if lost and len(lost) == len(master.said.name_servers):
+        rest = f"{names(lost)} cannot be reached: clients that ask there do not find it."
+        return Sentence("attention", f"The master, {master.member_id}, is registered nowhere.", rest)
+    if silent:
+        return Sentence(
+            "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
+        )
+    return Sentence("ok", f"{master.member_id} is master, and every broker's dispatch is in step.", "")
+
+
+def stopped_dispatch(one: MemberBroker) -> str:
+    """Why nothing goes on there, or for how long something has waited; empty: all is well."""
+    dispatch = one.said.dispatch if one.said is not None else None
+    if dispatch is None:
+        return ""
+    if dispatch.stopped_by:
+        return dispatch.stopped_by
+    if dispatch.behind_ms > BEHIND_MS:
+        return f"It is behind by {fmt.count(dispatch.behind_entries)} entries, {fmt.duration_ms(dispatch.behind_ms)}."
+    return ""
+
+
+def reason_of(one: MemberBroker) -> str:
+    return (one.said.reason if one.said is not None else one.why) or "It gives no reason."
+
+
+def names(of: Iterable[str]) -> str:
+    found = list(of)
+    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+def row_of(one: MemberBroker) -> BrokerRow:
+    said = one.said
+    if said is None or said.broker == "down":
+        role, address = ("unknown", fmt.UNKNOWN) if said is None else ("down", said.address)
+        why = reason_of(one)
+        return BrokerRow(
+            one.member_id, role, False, address, fmt.UNKNOWN, why, "attention-text", fmt.UNKNOWN, fmt.UNKNOWN
+        )
+    trouble, dispatch = stopped_dispatch(one), said.dispatch
+    at = fmt.UNKNOWN if dispatch is None else f"entry {fmt.index(dispatch.dispatched_index)}"
+    counts = said.counts
+    return BrokerRow(
+        one.member_id, (said.role or "none yet").lower(), said.role == "MASTER", said.address, f"{said.broker_id}",
+        trouble or (f"in step, {at}" if dispatch is not None else fmt.UNKNOWN), "attention-text" if trouble else "",
+        registered_in_words(said),
+        fmt.UNKNOWN if counts is None else f"{counts.producers:,} producers, {counts.consumers:,} consumers",
+    )  # fmt: skip
+
+
+def registered_in_words(said: Broker) -> str:
+    if not said.name_servers:
+        return "no name server is configured"
+    there = sum(one.registered_at is not None for one in said.name_servers)
+    return f"{there} of {len(said.name_servers)} name servers"
+
+
+def timeline_of(brokers: Sequence[MemberBroker], most: int = 12) -> list[tuple[str, RoleChange]]:
+    """Changes of role of all brokers, the newest first."""
+    found = [(one.member_id, change) for one in brokers if one.said is not None for change in one.said.role_changes]
+    return sorted(found, key=lambda pair: pair[1].at or "", reverse=True)[:most]
+
+
+def lag_in_words(group: ConsumerGroup) -> str:
+    """What the group has still to read, and since when the oldest of it waits."""
+    if not group.lag_messages:
+        return "nothing"
+    return f"{group.lag_messages:,} messages, the oldest for {fmt.duration_ms(group.lag_ms)}"
+
+
+def perm_in_words(perm: int) -> str:
+    return {6: "read and write", 4: "read only", 2: "write only", 7: "read and write, inherited"}.get(perm, "neither")

@@ -1,0 +1,189 @@
+"""The pages "Messages": what brokers say is drawn, what they do not say is unknown; changes go to the leader."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from app.console.messages_view import MemberBroker, master_of, sentence_of, timeline_of
+from node.views.message_answers import Broker
+from tests.process.group import ROOT
+from tests.unit.console_kit import Kit, run, running
+from tests.unit.fake_control import FakeGroup, FakeNode
+
+Json = dict[str, Any]
+EXAMPLES: Json = json.loads((ROOT / "node/control/examples.json").read_text())
+PAGE = "/clusters/demo/messages"
+pytestmark = pytest.mark.usefixtures("samples_stay_new")
+
+
+def example(operation: str) -> Json:
+    return copy.deepcopy(EXAMPLES[operation]["response"])
+
+
+def broker(**changes: Any) -> Broker:
+    return Broker.model_validate({**example("get /api/v1/broker"), **changes})
+
+
+class BrokerGroup(FakeGroup):
+    """Answers as a node's own examples say; `silent`: whose broker is down."""
+
+    silent: frozenset[str] = frozenset()
+    has_brokers = True
+
+    def answer(self, node: FakeNode, request: httpx2.Request, path: list[str]) -> tuple[int, Json]:
+        method, params = request.method.lower(), request.url.params
+        if path[0] == "state":
+            status, state = super().answer(node, request, path)
+            return status, state | ({"broker": f"127.0.0.1:{10911 + int(node.id[1:])}"} if self.has_brokers else {})
+        if path[0] == "broker":
+            said = example("get /api/v1/broker") | {"self_id": node.id}
+            if node.id in self.silent:
+                return 200, said | {"broker": "down", "reason": "It does not run.", "role": None, "dispatch": None,
+                                    "counts": None, "role_changes": []}  # fmt: skip
+            leads = node is self.leader
+            return 200, said | {"role": "MASTER" if leads else "SLAVE", "broker_id": 0 if leads else 2}
+        if path[0] in ("topics", "consumer-groups", "messages"):
+            named = {"topics": "/{topic}", "consumer-groups": "/{consumer_group}"}.get(path[0], "")
+            rest = "".join(f"/{one}" for one in path[2:])
+            if params.get("key") == "nobody's":
+                return 422, {"title": "Invalid request", "detail": "key: not with the way that was chosen"}
+            return 200, example(f"{method} /api/v1/{path[0]}{named if len(path) > 1 else ''}{rest}")
+        return super().answer(node, request, path)
+
+
+def over(tmp_path: Path, work: Callable[[Kit], Awaitable[None]], group: BrokerGroup | None = None) -> None:
+    async def all_of_it() -> None:
+        async with running(tmp_path, group or BrokerGroup()) as kit:
+            await kit.watched()
+            await work(kit)
+
+    run(all_of_it())
+
+
+def test_the_overview_shows_brokers_topics_groups_and_changes_of_role(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="viewer")
+        text = (await person.get(PAGE)).text
+        topic, group = example("get /api/v1/topics")["items"][0], example("get /api/v1/consumer-groups")["items"][0]
+        assert "n0 is master, and every broker&#39;s dispatch is in step." in text
+        assert f'{PAGE}/topics/{topic["topic"]}"' in text and f'{PAGE}/groups/{group["group"]}"' in text
+        assert "changeToMaster" in text and "Find messages" not in text  # a viewer reads no bodies
+        assert f'href="{PAGE}" aria-current="page">Messages' in text
+        assert "Messages</a>" in (await person.get("/clusters/demo")).text
+
+    over(tmp_path, work)
+
+
+def test_a_group_without_brokers_has_no_such_page_among_its_tabs(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        person = await kit.person()
+        assert "Messages</a>" not in (await person.get("/clusters/demo")).text
+
+    group = BrokerGroup()
+    group.has_brokers = False
+    over(tmp_path, work, group)
+
+
+def test_a_broker_that_is_down_is_named_first(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        text = (await (await kit.person()).get(PAGE)).text
+        assert "The broker of n2 is down." in text and "It does not run." in text
+
+    group = BrokerGroup()
+    group.silent = frozenset({"n2"})
+    over(tmp_path, work, group)
+
+
+def test_a_topic_a_group_and_messages_are_drawn(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="operator")
+        text = (await person.get(f"{PAGE}/topics/flights-JFK?sent=7F01")).text
+        assert "Send a test message" in text and "find?id=7F01" in text and "Who reads it" in text
+        text = (await person.get(f"{PAGE}/groups/boards")).text
+        assert example("get /api/v1/consumer-groups/{consumer_group}")["members"][0]["client_id"] in text
+        assert "Set 1 offset" not in text
+        text = (await person.get(f"{PAGE}/groups/boards?topic=flights-JFK&to=offset&offset=1")).text
+        assert "Set 1 offset" in text and "2 messages come again" in text
+        message = example("get /api/v1/messages")["items"][0]
+        text = (await person.get(f"{PAGE}/find?topic=flights-JFK&key=x")).text
+        assert message["message_id"] in text and "its queue unit points here" in text
+        text = (await person.get(f"{PAGE}/find?topic=a&key=nobody's")).text
+        assert "Nothing was looked for." in text and "not with the way" in text
+        trail = (await (await kit.person("root")).get("/api/v1/admin-trail")).json()["items"]
+        assert any(one["action"] == "read messages" for one in trail)
+
+    over(tmp_path, work)
+
+
+def test_only_who_may_reads_bodies_and_changes_anything(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="viewer")
+        assert (await person.get(f"{PAGE}/find?id=1")).status_code == 403
+        for path, form in (("topics/t/send", {"body": "x"}), ("groups/g/reset", {"topic": "t", "to": "latest"})):
+            assert (await person.change("POST", f"{PAGE}/{path}", data=form)).status_code == 403
+        assert not [one for one in kit.group.requests if one.method == "POST"]
+
+    over(tmp_path, work)
+
+
+def test_a_test_message_and_a_reset_go_to_the_leader_and_come_back_to_the_page(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="operator")
+        answer = await person.change("POST", f"{PAGE}/topics/a%7Cb/send", data={"body": "hello", "key": "k"})
+        stored = example("post /api/v1/messages")["message_id"]
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}/topics/a%7Cb?sent={stored}")
+        form = {"topic": "t", "to": "offset", "offset": "5", "time": "ignored"}
+        answer = await person.change("POST", f"{PAGE}/groups/g/reset", data=form)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}/groups/g?done=true&topic=t")
+        sent, reset = [json.loads(one.content) for one in kit.group.requests if one.method == "POST"]
+        assert sent == {"topic": "a|b", "body": "hello", "keys": ["k"]}
+        assert reset == {"topic": "t", "to": "offset", "offset": 5, "time": None, "dry_run": False}
+        assert (await person.change("POST", f"{PAGE}/topics/t/send", data={"body": ""})).status_code == 422
+
+    over(tmp_path, work)
+
+
+def test_an_odd_answer_is_no_page_of_its_own_making(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        for one in kit.group.nodes.values():
+            one.odd = {"topics": {"items": [{"topic": 5}]}, "broker": []}
+        text = (await (await kit.person()).get(PAGE)).text
+        assert "No broker&#39;s state is known." in text and "Topics and groups are not known" in text
+
+    over(tmp_path, work)
+
+
+# --- the sentence -----------------------------------------------------------------------------------------------------
+def headline(*brokers: Broker | None) -> tuple[str, str]:
+    said = sentence_of([MemberBroker(f"n{at}", one, "no answer") for at, one in enumerate(brokers)])
+    return said.severity, said.headline
+
+
+def test_the_sentence_says_the_worst_that_is_known() -> None:
+    master, slave = broker(role="MASTER", term=3), broker(role="SLAVE", term=3)
+    dispatch = example("get /api/v1/broker")["dispatch"]
+    stopped = dispatch | {"stopped_by": "entry 7 cannot be read"}
+    slow = dispatch | {"behind_ms": 2000, "behind_entries": 9}
+    lost = [{"address": "h:1", "registered_at": None}]
+    assert headline(master, slave, slave)[0] == "ok"
+    assert headline(slave, slave, slave) == ("critical", "No broker is master: nothing can be sent.")
+    assert headline(None, None) == ("unknown", "No broker's state is known.")
+    assert headline(master, None) == ("unknown", "n1 cannot be asked.")
+    assert headline(broker(role="MASTER", dispatch=stopped), slave)[0] == "critical"
+    assert headline(broker(role="MASTER", dispatch=slow), slave)[0] == "critical"
+    assert headline(master, broker(role="SLAVE", dispatch=stopped))[1].startswith("Dispatch stands at n1")
+    assert headline(broker(role="MASTER", name_servers=lost))[1] == "The master, n0, is registered nowhere."
+
+
+def test_the_master_of_the_newest_term_is_the_master() -> None:
+    """A resumed one says so until it hears better."""
+    both = [MemberBroker("n0", broker(role="MASTER", term=3)), MemberBroker("n1", broker(role="MASTER", term=4))]
+    assert master_of(both) is both[1]
+    assert [one for one, _ in timeline_of(both, most=2)] != []

@@ -98,6 +98,7 @@ class Applying:
         self._failures = 0
         self._last_error: str | None = None
         self._refused = False  # it stands where this log cannot feed it
+        self.needs_state_from = -1  # up to which entry a state has to reach at least, where the own one is lost
         self._asked: dict[
             Waiting, None
         ] = {}  # in the order of the log: what is not committed yet, or not all of it ...
@@ -120,6 +121,7 @@ class Applying:
         self.life += 1
         self._order, self._retry_at, self._failures, self._last_error = None, None, 0, None
         self._at, self._at_term, self._refused = max(index, -1), term if index >= 0 else None, False
+        self.needs_state_from = -1
         for alarm in ALARMS:
             self._member.clear_alarm(alarm, now)
         self._forget_results()
@@ -139,7 +141,7 @@ class Applying:
         """The log begins behind a snapshot, which the applier is to load: nothing is applied until then."""
         self._now = now
         self._order = self._retry_at = self._at = self._at_term = None
-        self._refused = False
+        self._refused, self.needs_state_from = False, -1
         self._last_error = "it loads the snapshot behind which its log begins"
         self._forget_results()
 
@@ -201,8 +203,12 @@ class Applying:
         member, store, at = self._member, self._member.store, self._at
         assert at is not None
         if at + 1 < store.begin_index:
-            text = f"it applied entries up to {at}, and this log begins at {store.begin_index}: give it a newer state"
+            text = (
+                f"it applied entries up to {at}, and this log begins at {store.begin_index}: the leader is asked for a"
+                " snapshot; where no member has that state, restore a back-up"
+            )
             self._refuse("applier_behind", text, now)
+            self.needs_state_from = store.base.index
             return False
         term, self._at_term = self._at_term, None
         if term is None or member.damaged_at(at):

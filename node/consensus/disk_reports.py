@@ -16,6 +16,7 @@ from node.consensus.group_naming import GroupNaming
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
+from node.consensus.lost_states import LostStates
 from node.consensus.member_changes import MemberChanges
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
@@ -35,10 +36,10 @@ class DiskReports:
     def __init__(
         self, member: MemberState, membership: Membership, elector: LeaderElector, handler: EntryHandler,
         repair: LogRepair, giving: LogGiving, full_disk: FullDisk, naming: GroupNaming, changes: MemberChanges,
-        office: Office, settle: Callable[[int], None],
+        lost_states: LostStates, office: Office, settle: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._member, self._store, self._office, self._settle = member, member.store, office, settle
-        self._changes = changes
+        self._changes, self._lost_states = changes, lost_states
         self._membership, self._elector, self._handler = membership, elector, handler
         self._repair, self._giving, self._full_disk, self._naming = repair, giving, full_disk, naming
 
@@ -123,6 +124,8 @@ class DiskReports:
         if dispatcher is not None and dispatcher.giving.opened(order, meta, why, now):
             self._office.unless_damaged(lambda _leadership: dispatcher.pump(now))
             self._settle(now)
+        elif dispatcher is None:
+            self._lost_states.opened(order, meta, why, now)
 
     def snapshot_read(self, order: ReadSnapshot, piece: bytes | None, now: int) -> None:
         """The outcome of a `ReadSnapshot`; None where it cannot be read."""
@@ -130,6 +133,8 @@ class DiskReports:
         if dispatcher is not None and dispatcher.giving.read(order, piece, now):
             self._office.unless_damaged(lambda _leadership: dispatcher.pump(now))
             self._settle(now)
+        elif dispatcher is None:
+            self._lost_states.read(order, piece, now)
 
     def part_taken(self, order: TakePart, taken: Taken | None, now: int) -> None:
         """The outcome of a `TakePart`; None: the disk has no room for it."""

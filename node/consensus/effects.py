@@ -88,9 +88,13 @@ class ReadSnapshot:
 @dataclass(slots=True, frozen=True)
 class TakePart:
     """Put this piece of a snapshot to those before, off the loop and one at a time; then
-    `replica.disk.part_taken(order, taken, now)`, with None where the disk has no room for it."""
+    `replica.disk.part_taken(order, taken, now)`, with None where the disk has no room for it.
+
+    `keeps`: once it is whole it becomes one of this store's at once, and the state machine loads it: the log stays.
+    """
 
     part: SnapshotPart
+    keeps: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,7 +19,8 @@ def handle_heartbeat(member: MemberState, sender: str, beat: HeartBeatRequest, n
         member.follow(sender, now)
         _check_prefix(member, beat, now)
         member.advance_commit(min(beat.commit_index, member.verified_index), now)
-    answer = HeartBeatResponse(beat.seq, member.term, code, member.store.end_index, member.voter_state)
+    needs = -1 if member.applying is None else member.applying.needs_state_from
+    answer = HeartBeatResponse(beat.seq, member.term, code, member.store.end_index, member.voter_state, needs)
     member.send(sender, answer)
     return code
 

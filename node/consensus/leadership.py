@@ -66,8 +66,8 @@ class Leadership:
         self.checks = ProposalChecks(member, lanes)
         self.reads = LeaderReads(member, peers, partial(self.append_noop, again=True))
         epoch = peers.last_epoch + 1  # one for all, so that peers in step can be sent one and the same message
-        self.marks, self._way = LeaderMarks(member, peers, membership.records), SnapshotWay()
-        self.dispatchers = {one: EntryDispatcher(member, peer, epoch, now, self._way) for one, peer in peers.of.items()}
+        self.marks, self.way = LeaderMarks(member, peers, membership.records), SnapshotWay()
+        self.dispatchers = {one: EntryDispatcher(member, peer, epoch, now, self.way) for one, peer in peers.of.items()}
         self.contact = QuorumContact(member, peers, now)
         self._beat_at = now
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
@@ -314,7 +314,7 @@ class Leadership:
 
     def add_peer(self, peer: Progress, now: int) -> None:
         """A member came: nothing is sent before it is connected."""
-        self.dispatchers[peer.peer_id] = EntryDispatcher(self._member, peer, self._peers.last_epoch + 1, now, self._way)
+        self.dispatchers[peer.peer_id] = EntryDispatcher(self._member, peer, self._peers.last_epoch + 1, now, self.way)
 
     def remove_peer(self, peer_id: str) -> None:
         """A member is gone: what is under way for it comes to nothing."""

@@ -15,6 +15,7 @@ from node.consensus.leader_elector import LeaderElector
 from node.consensus.leadership_transfer import LeadershipTransfer, judge_take_leadership
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
+from node.consensus.lost_states import LostStates
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
 from node.consensus.office import Office
@@ -49,13 +50,13 @@ class PeerMessages:
     def __init__(
         self, member: MemberState, peers: Peers, gate: TermGate, membership: Membership, elector: LeaderElector,
         handler: EntryHandler, repair: LogRepair, giving: LogGiving, transfers: LeadershipTransfer,
-        naming: GroupNaming, follower_reads: FollowerReads, held: HeldEntries, office: Office,
+        naming: GroupNaming, follower_reads: FollowerReads, held: HeldEntries, lost_states: LostStates, office: Office,
         settle: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._member, self._peers, self._gate, self._membership = member, peers, gate, membership
         self._elector, self._handler, self._repair, self._giving = elector, handler, repair, giving
         self._transfers, self._naming, self._follower_reads = transfers, naming, follower_reads
-        self._held, self._office, self._settle = held, office, settle
+        self._held, self._lost_states, self._office, self._settle = held, lost_states, office, settle
 
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
@@ -68,6 +69,7 @@ class PeerMessages:
                 case PushResponse():
                     if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
                         self._office.leadership.handle_push_answer(sender, message, now)
+                        self._lost_states.answered(sender, message, now)
                 case PushRequest() | InstallRequest() | SnapshotPart():
                     self._handler.handle(sender, message, now)
                     self._leader_spoke(sender, now)
@@ -83,6 +85,7 @@ class PeerMessages:
                 case HeartBeatResponse():
                     if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
                         self._office.leadership.handle_beat_answer(sender, message, now)
+                        self._lost_states.beat_answered(sender, message, now)
                 case VoteRequest():
                     self._elector.handle_vote(sender, message, now)
                 case VoteResponse():

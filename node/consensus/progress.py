@@ -49,10 +49,38 @@ class Progress:
     """See the module's docstring."""
 
     __slots__ = (
-        "acknowledged", "answered_at", "answered_seq", "answered_tick", "asked_before", "commit_sent", "connected",
-        "counts", "dispatch_epoch", "durable_index", "faulty_from", "held_index", "hello", "installing", "is_voter",
-        "last_ack_at", "last_error", "lease_at", "link", "match_index", "peer_id", "pushed_at", "resends",
-        "silent_since", "since", "slow_at", "state", "transitions", "voter_state", "watermark_index", "window",
+        "acknowledged",
+        "answered_at",
+        "answered_seq",
+        "answered_tick",
+        "asked_before",
+        "commit_sent",
+        "connected",
+        "counts",
+        "dispatch_epoch",
+        "durable_index",
+        "faulty_from",
+        "held_index",
+        "hello",
+        "installing",
+        "is_voter",
+        "last_ack_at",
+        "last_error",
+        "lease_at",
+        "link",
+        "match_index",
+        "needs_state_from",
+        "peer_id",
+        "pushed_at",
+        "resends",
+        "silent_since",
+        "since",
+        "slow_at",
+        "state",
+        "transitions",
+        "voter_state",
+        "watermark_index",
+        "window",
         "write_index",
     )  # fmt: skip
 
@@ -72,6 +100,7 @@ class Progress:
 
     def _forget(self, config: ReplicaConfig, now: int, end_index: int) -> None:
         self.state = DispatcherState.COMPARE
+        self.needs_state_from = -1  # by its last answer to a heartbeat: its state machine's state is lost
         self.installing = False  # it is to begin where our log begins; else INSTALL_SNAPSHOT is a dead end
         self.since = now
         self.transitions: deque[TransitionStatus] = deque(maxlen=TRANSITIONS_KEPT)

@@ -38,6 +38,7 @@ from node.consensus.leadership_transfer import LeadershipTransfer
 from node.consensus.link_reports import LinkReports
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
+from node.consensus.lost_states import LostStates
 from node.consensus.member_changes import ChangeOutcome, MemberChange, MemberChanges
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
@@ -88,6 +89,7 @@ class Replica:
         self._full_disk = FullDisk(self.member, self._office, self.transfers, self.handover)
         self._gate = TermGate(self.member, self.peers)
         self.held = HeldEntries(self.member, self.peers, self._office)
+        self.lost_states = LostStates(self.member, self.peers, self._office, self.handover, self.transfers)
         self.reconfiguration = Reconfiguration(
             self.member, self.peers, self.membership, self.elector, self.repair, self.giving, self._gate, self._office,
             self._settle,
@@ -103,12 +105,12 @@ class Replica:
         )  # fmt: skip
         self.disk = DiskReports(
             self.member, self.membership, self.elector, self.handler, self.repair, self.giving, self._full_disk,
-            self.naming, self.changes, self._office, self._settle,
+            self.naming, self.changes, self.lost_states, self._office, self._settle,
         )  # fmt: skip
         # What peers say; also the bytes of a frame of theirs that is not whole yet.
         self.messages = PeerMessages(
             self.member, self.peers, self._gate, self.membership, self.elector, self.handler, self.repair, self.giving,
-            self.transfers, self.naming, self.follower_reads, self.held, self._office, self._settle,
+            self.transfers, self.naming, self.follower_reads, self.held, self.lost_states, self._office, self._settle,
         )  # fmt: skip
         self.receive, self.leader_bytes = self.messages.receive, self.messages.leader_bytes
         self.take_effects = self.member.take_effects  # what the driver must do now, in that order; begins a new batch
@@ -335,6 +337,7 @@ class Replica:
         self.follower_reads.tick(now)
         if self.member.applying is not None:
             self.member.applying.tick(now)
+            self.lost_states.tick(now)
         self._office.unless_damaged(lambda leadership: self.changes.tick(leadership, now))
         self.handover.prefer_others(now)
         if self.member.hard.group_id is None and self.transfers.current is None:

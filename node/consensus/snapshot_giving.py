@@ -95,7 +95,7 @@ class SnapshotGiving:
 
     def __init__(self, member: MemberState, peer: Progress, way: SnapshotWay, quota: CatchUpQuota) -> None:
         self._member, self._peer, self._way, self._quota = member, peer, way, quota
-        self.index = -1
+        self.index = self.least_index = -1
         self._meta: SnapshotMeta | None = None  # of the one that is open
         self._more = ""
         self._held_bytes: int | None = None  # of it, by the peer's word; None: it has not said
@@ -158,7 +158,7 @@ class SnapshotGiving:
     def _open(self) -> None:
         self._waits_for_driver = True
         known_from = self._member.configurations.known_from
-        from_index = max(self._member.store.base.index, self._not_through + 1, known_from)
+        from_index = max(self._member.store.base.index, self._not_through + 1, known_from, self.least_index)
         order = OpenSnapshot(self._peer.peer_id, self._peer.dispatch_epoch, from_index)
         self._member.effects.snapshots.append(order)
 

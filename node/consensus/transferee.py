@@ -19,7 +19,7 @@ class TransfereeChoice:
         if not peer.connected:
             return ResponseCode.NETWORK_ERROR
         is_voter = peer.is_voter and peer.voter_state is VoterState.VOTER
-        if not is_voter or peer.state in PAUSED or peer.faulty_from >= 0:
+        if not is_voter or peer.state in PAUSED or peer.faulty_from >= 0 or peer.needs_state_from >= 0:
             return ResponseCode.ILLEGAL_MEMBER_STATE
         behind = self._member.store.end_index - peer.match_index
         if peer.state is not DispatcherState.APPEND or behind >= self._member.config.max_transfer_wait_index:

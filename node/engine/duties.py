@@ -214,6 +214,8 @@ class Duties:
     def part_taken(self, order: TakePart, taken: Taken | None) -> None:
         driver = self._driver
         driver.step(lambda: driver.replica.disk.part_taken(order, taken, driver.now_ns()))
+        if order.keeps and taken is not None and taken.is_whole:
+            self.feeder.reload()
 
     def _slab_read(self, request: ReadSlab, slab: Slab | None) -> None:
         driver = self._driver

@@ -23,7 +23,7 @@ from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.snapshot_install import meta_of
 from node.protocol.entry import EntryError
 from node.snapshots.directory import SnapshotMeta
-from node.snapshots.transfer import OpenedSnapshot, SnapshotReceiver, Taken, open_newest
+from node.snapshots.transfer import OpenedSnapshot, SnapshotReceiver, Taken, open_newest, take_received
 from node.store.errors import StoreError, StoreFull
 from node.store.log_store import LogStore
 
@@ -176,7 +176,10 @@ class SnapshotTransfer:
 
         def work() -> Taken:
             with self._receiving:
-                return self._receiver.take(meta_of(part), part.offset, part.data)
+                taken = self._receiver.take(meta_of(part), part.offset, part.data)
+                if taken.is_whole and order.keeps:
+                    take_received(self._directory, part.base_index)
+                return taken
 
         self._run(work, partial(self._taken, order))
 

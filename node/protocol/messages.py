@@ -149,6 +149,7 @@ class HeartBeatResponse:
     code: ResponseCode
     end_index: int = -1
     voter_state: VoterState = VoterState.VOTER
+    needs_state_from: int = -1  # its state machine's state is lost, and has to reach up to that entry at least
 
 
 @value_class(slots=True, frozen=True)

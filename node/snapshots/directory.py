@@ -33,6 +33,7 @@ from node.store.files.platform import OS, Platform
 
 FOLDER: Final = "snapshot"
 DATA, META, SEALED = "data", "snapshot_meta", "quorumscope-meta"
+DAMAGED: Final = "damaged_"  # and an index: one that cannot be used any more
 WORK: Final = "tmp"  # where one is saved
 INSTALL_WORK: Final = "install_tmp"  # where one from another member is put together
 KEPT: Final = 3  # DLedger's maxSnapshotReservedNum
@@ -242,8 +243,13 @@ def verify(snapshot: Snapshot, platform: Platform = OS) -> None:
         pass
 
 
-def newest_sound(directory: Path, platform: Platform = OS) -> tuple[Snapshot | None, list[str]]:
-    """The newest one whose data is what was written, and what was wrong with newer ones."""
+def newest_sound(
+    directory: Path, platform: Platform = OS, *, set_aside: bool = False
+) -> tuple[Snapshot | None, list[str]]:
+    """The newest one whose data is what was written, and what was wrong with newer ones.
+
+    `set_aside`: these get another name, so that they stand in no other one's way; only by their writer.
+    """
     wrong: list[str] = []
     for one in snapshots_in(directory, platform):
         try:
@@ -251,7 +257,18 @@ def newest_sound(directory: Path, platform: Platform = OS) -> tuple[Snapshot | N
             return one, wrong
         except StoreError as error:
             wrong.append(str(error))
+            if set_aside and isinstance(error, StoreCorrupt):
+                _set_aside(one, platform)
     return None, wrong
+
+
+def _set_aside(one: Snapshot, platform: Platform) -> None:
+    """The last one stays for whoever wants to know what happened to it."""
+    for name in platform.names(one.path.parent):
+        if name.startswith(DAMAGED):
+            platform.remove_tree(one.path.parent / name)
+    with suppress(OSError):
+        platform.replace(one.path, one.path.with_name(f"{DAMAGED}{one.meta.index}"))
 
 
 def keep_newest(directory: Path, count: int = KEPT, platform: Platform = OS) -> list[int]:

@@ -169,7 +169,7 @@ class Process:
     # --- snapshots ------------------------------------------------------------------------------------------------
     def _load(self) -> bool:
         """The newest sound one, if it is newer than the state; what is damaged is said, and the one before taken."""
-        found, wrong = snapshots.newest_sound(self._options.directory)
+        found, wrong = snapshots.newest_sound(self._options.directory, set_aside=True)
         for text in wrong:
             self._out += frames.saved(SavedFrame(self._saved_index, f"a snapshot cannot be used: {text}"))
         if found is None:

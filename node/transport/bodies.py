@@ -128,6 +128,8 @@ def encode_message(message: Message, group: str, local_id: str, remote_id: str) 
         case HeartBeatResponse():
             base |= {"code": int(message.code), "term": message.term, "endIndex": message.end_index}
             base["voterState"] = message.voter_state.value
+            if message.needs_state_from >= 0:
+                base["needsStateFrom"] = message.needs_state_from
         case TransferRequest():
             base |= {"term": message.term, "transferId": local_id, "transfereeId": message.transferee_id}
             base |= {"takeLeadershipLedgerIndex": message.take_leadership_index} | _ticket_fields(message.ticket)
@@ -241,7 +243,8 @@ def decode_response(code: RequestCode, body: BytesLike, seq: int) -> Message:
             return VoteResponse(seq, term, result, code is RequestCode.PRE_VOTE)
         case RequestCode.HEART_BEAT:
             state = fields.choice("voterState", VoterState, VoterState.VOTER)
-            return HeartBeatResponse(seq, term, fields.code(), fields.number("endIndex"), state)
+            needs = fields.number("needsStateFrom")
+            return HeartBeatResponse(seq, term, fields.code(), fields.number("endIndex"), state, needs)
         case RequestCode.LEADERSHIP_TRANSFER:
             return TransferResponse(seq, term, fields.code())
         case RequestCode.READ_INDEX:

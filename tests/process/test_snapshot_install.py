@@ -75,6 +75,15 @@ async def work(group: TrimmedGroup, capsys: pytest.CaptureFixture[str]) -> None:
             assert await begins_at(client, "n2") > 0
         await holds_all(group, "n2", expected)
 
+        group.kill("n2")  # all its snapshots rot, and its log does not go back to the first entry
+        for data in (group.directory / "n2").glob("dledger-n2/snapshot/snapshot_*/data"):
+            content = bytearray(data.read_bytes())
+            content[len(content) // 2] ^= 1
+            data.write_bytes(content)
+        group.start("n2")
+        await put(5)
+        await holds_all(group, "n2", expected)
+
         await asyncio.to_thread(group.join, "n3", address)
         code, text = await asyncio.to_thread(command, capsys, group, "replace", "n1", "n3", address, "--yes")
         assert code == 0, text

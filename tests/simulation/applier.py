@@ -307,6 +307,11 @@ class StateMachine:
             engine.later(self._soon(), self._start_for, engine, self._run)
         return True
 
+    def lose_snapshots(self) -> None:
+        """They rotted, and it starts from nothing."""
+        self.saved = None
+        self.end("its snapshots rotted")
+
     def _start_for(self, engine: Attachment, run: int) -> None:
         if engine is self._engine and run == self._run:
             self._start()

@@ -93,6 +93,9 @@ OTHERS: Final = (
     # State machines.
     "apply.entry", "fault.applier_failed", "fault.applier_ended", "result.yes", "result.unknown", "alarm.apply_failed",
     "alarm.applier_down", "machine.read", "fault.snapshot_installed",
+    # Snapshots that go from member to member, and states that are lost.
+    "snapshot.part", "snapshot.installed", "snapshot.resumed", "snapshot.leader_changed",
+    "fault.lose_sender", "fault.lose_state", "alarm.applier_behind",
     *OF_MEMBERS,
     # Settings that change while the group runs.
     "event.settings_agreed", "alarm.settings_differ",
@@ -109,13 +112,15 @@ RARE: Final = frozenset({
     "alarm.peer_disk_full", "dispatcher.TRUNCATE.reconnected", "push.413", "read.lease", "open.torn_tail",
     "fault.trim_kept", "open.trimmed", "fault.trim_forced", "base.begun", "base.archived", "open.base_finished",
     "dispatcher.APPEND.below_begin", "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.COMPARE.below_begin",
-    "dispatcher.INSTALL_SNAPSHOT.installed", *OF_MEMBERS,
+    "dispatcher.INSTALL_SNAPSHOT.installed", *OF_MEMBERS, "snapshot.part", "snapshot.installed", "snapshot.resumed",
+    "snapshot.leader_changed", "fault.lose_sender", "fault.lose_state", "alarm.applier_behind",
 })  # fmt: skip
 
 # What 500 seeds meet once or not at all, since silence is counted in ticks (E6) and leaders change less.
 SCARCE: Final = frozenset({
     "cut.repeated", "dispatcher.TRUNCATE.reconnected", "open.checkpoint_disagrees", "open.base_finished",
     "dispatcher.INSTALL_SNAPSHOT.reconnected", "dispatcher.APPEND.below_begin", "vote.to_a_guest",
+    "snapshot.resumed", "snapshot.leader_changed",
 })  # fmt: skip
 SCARCE_FROM_SEEDS: Final = 2000
 

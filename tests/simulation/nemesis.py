@@ -61,7 +61,7 @@ class Nemesis(Schemes):
             "stop", "crash", "crash_at_io", "power_loss", "fsync_error", "enospc", "rot", "misdirected_write",
             "lost_write", "lost_tail", "lost_checkpoint",
             "scrub", "wipe", "cut_lease", "stall", "lost_file", "restore", "learner",
-            "narrow_link", "trim", "membership", "retune",
+            "narrow_link", "trim", "membership", "retune", "lose_state", "lose_sender",
         ):  # fmt: skip
             rate = getattr(config, name)
             if rate:

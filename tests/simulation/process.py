@@ -349,6 +349,8 @@ class Process:
 
     def part_taken(self, order: TakePart, taken: Taken | None) -> None:
         self.replica.disk.part_taken(order, taken, self.clock.now())
+        if order.keeps and taken is not None and taken.is_whole:
+            self.feeder.reload()
         self._schedule_turn()
 
     def slab_read(self, request: ReadSlab, slab: Slab | None) -> None:

@@ -12,7 +12,10 @@
 - `trim`: a member removes files from the front of its log, as far as it knows that everybody holds them, or
   (`left_behind`) all that it has committed; now and then a reader pins an entry for a while. What one lacks that all
   others removed, it has to do without: its log begins where theirs do. So this comes only where no member's bytes are
-  damaged, which others were to mend, and beside state machines only where nobody is left behind (`swarm.fenced`).
+  damaged, which others were to mend.
+
+- `lose_state`: a state machine loses what its log does not bring back any more; `lose_sender`: a leader is lost while
+  it sends a snapshot.
 
 - `narrow_link`: one way, or all ways from one member, carry only so much for a while: slow, and alive.
 
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import MS
 from node.store.retention import FILES_MAX, plan_by_hand
+from tests.simulation.lost_states import lose_state
 
 if TYPE_CHECKING:
     from node.store.file_store import FileStore
@@ -70,6 +74,8 @@ class Schemes:
     _fault: Callable[[str, str], bool]
     remembers: Callable[[Member], bool]
     may_forget: Callable[[Member], bool]
+    cut_off: Callable[[list[tuple[str, str]]], None]
+    _any: Callable[[], Member]
     _copies: dict[str, list[Copied]]
     _cutting = False  # one at a time, or they spoil each other
 
@@ -156,6 +162,27 @@ class Schemes:
         process.jobs.remove_prefix(plan.through_index, forced=forced)
         kind = "trim_forced" if plan.kept_by else "trim"
         return self._fault(kind, f"{member.id} through {plan.through_index}")
+
+    def _lose_state(self) -> bool:
+        """All snapshots of a member rot at once."""
+        world, member = self._world, self._any()
+        others = [world.members[one] for one in world.operator.group() if one != member.id]
+        what = lose_state(member, others) if member.id in world.operator.group() else ""
+        return bool(what) and self._fault("lose_state", what)
+
+    def _lose_sender(self) -> bool:
+        """A leader dies, or is cut off, while a snapshot of its is on its way."""
+        leader = self._leader()
+        leadership = None if leader is None or leader.replica is None else leader.replica.leadership
+        if leader is None or leadership is None or leadership.way.holder_id is None or leader.paused:
+            return False
+        self._fault("lose_sender", f"{leader.id} sends one to {leadership.way.holder_id}")
+        if self._rng.random() < 0.5:
+            leader.crash()
+        else:
+            others = [one for one in self._world.machine_ids if one != leader.id]
+            self.cut_off([way for one in others for way in ((leader.id, one), (one, leader.id))])
+        return True
 
     def _retune(self) -> bool:
         """An operator's next step (`retuning.py`)."""

@@ -95,6 +95,8 @@ class Swarm:
     lost_file: float = 0.0
     trim: float = 0.0  # files go from the front of a log
     left_behind: float = 0.0  # share of those trims that take what other members lack
+    lose_state: float = 0.0  # a state machine loses all its snapshots
+    lose_sender: float = 0.0  # looks for a leader that sends a snapshot, which is lost then
     retune: float = 0.0  # steps of an operator who changes flush, lease reads and time-outs, member by member
     retune_only: str = ""  # of flush, lease_reads, election; empty: all of them
     # Clients.
@@ -144,6 +146,9 @@ class Swarm:
         retunes = random.Random(f"retune {seed}")
         if retunes.random() < RETUNED:
             chosen = replace(chosen, retune=round(3.0 * 6 ** retunes.random(), 4))
+        sends = random.Random(f"snapshots {seed}")
+        if sends.random() < SENT:
+            chosen = replace(chosen, **sent_snapshots(sends))
         chosen = replace(chosen, broker=random.Random(f"broker {seed}").random() < BROKERS)
         return fenced(replace(chosen, **overrides))
 
@@ -203,6 +208,8 @@ def fenced(swarm: Swarm) -> Swarm:
         swarm = replace(swarm, members=min(swarm.members, 5), learner=0.0, **spoilt)
     if swarm.trim and not may_trim(swarm):
         swarm = replace(swarm, trim=0.0)
+    if not swarm.applier:
+        swarm = replace(swarm, lose_state=0.0, lose_sender=0.0)
     if swarm.left_behind and not swarm.trim:
         swarm = replace(swarm, left_behind=0.0)
     if swarm.lease_reads or swarm.retune:
@@ -259,6 +266,16 @@ def born_later(rng: random.Random, file_size: int) -> dict[str, Any]:
     }
 
 
+def sent_snapshots(rng: random.Random) -> dict[str, Any]:
+    """Logs beside state machines that are trimmed whoever lacks what goes: then snapshots go from member to member."""
+    return {
+        **dict.fromkeys(DAMAGE, 0.0), "applier": True, "apply_ms": 2.0, "apply_fail": 0.0, "trim": 12.0,
+        "left_behind": 0.7, "data_file_size": 4096, "body_bytes": 400, "appends": 150.0, "partition": 3.0,
+        "partition_ms": 500.0, "pause": 2.0, "wipe": rng.choice((0.0, 1.0)), "reset": rng.choice((0.0, 3.0)),
+        "lose_state": rng.choice((0.0, 2.0)), "lose_sender": rng.choice((0.0, 30.0)),
+    }  # fmt: skip
+
+
 def _state_machines(rng: random.Random) -> dict[str, Any]:
     """A generator of their own: what a seed meant without them it still means."""
     chosen = {
@@ -277,6 +294,7 @@ def _between(low: float, high: float) -> Callable[[random.Random], float]:
 
 BORN_LATER = 0.08  # share of seeds
 BROKERS = 0.12  # the same
+SENT = 0.06  # of those in which snapshots go from member to member
 READ_WAYS = 0.4  # the same
 CHANGED = 0.2  # of those whose members change
 SPOIL_ENTRIES = ("rot", "misdirected_write", "lost_write", "lost_file")

@@ -19,7 +19,7 @@ from node.consensus.snapshot_install import meta_of
 from node.engine.snapshot_transfer import PIN, SAVES
 from node.protocol.entry import crc32
 from node.snapshots.directory import SnapshotMeta
-from node.snapshots.transfer import SnapshotReceiver, Taken
+from node.snapshots.transfer import SnapshotReceiver, Taken, take_received
 from node.store.errors import StoreFull
 from tests.simulation.applier import Saved
 
@@ -89,7 +89,13 @@ class Transfers:
     # --- receiving ----------------------------------------------------------------------------------------------
     def _take(self, order: TakePart) -> None:
         part = order.part
-        work = partial(self._receiver.take, meta_of(part), part.offset, part.data)
+
+        def work() -> Taken:
+            taken = self._receiver.take(meta_of(part), part.offset, part.data)
+            if taken.is_whole and order.keeps:
+                take_received(self._process.member.directory, part.base_index, self._process.member.platform)
+            return taken
+
         self._process.jobs.beside(work, partial(self._taken, order))
 
     def _taken(self, order: TakePart, taken: Taken | None, error: Exception | None) -> None:

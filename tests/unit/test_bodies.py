@@ -63,6 +63,7 @@ ANSWERS: list[tuple[RequestCode, Message]] = [
     (RequestCode.VOTE, VoteResponse(3, 5, VoteResult.REJECT_ALREADY_VOTED)),
     (RequestCode.PRE_VOTE, VoteResponse(3, 5, VoteResult.ACCEPT, True)),
     (RequestCode.HEART_BEAT, HeartBeatResponse(3, 5, ResponseCode.TERM_NOT_READY, 7, VoterState.REJOINING)),
+    (RequestCode.HEART_BEAT, HeartBeatResponse(3, 5, ResponseCode.SUCCESS, 7, VoterState.VOTER, 0)),
     (RequestCode.LEADERSHIP_TRANSFER, TransferResponse(3, 5, ResponseCode.INCONSISTENT_TERM)),
     (RequestCode.READ_INDEX, ReadIndexResponse(3, 5, ResponseCode.SUCCESS, 8, 9)),
 ]

@@ -32,7 +32,23 @@ GIVEN_TO_ALL = (
     ),
 )
 
+LOST: dict[str, Any] = {**MOVED, "wipe": 0.0, "lose_state": 3.0}
+
 SNAPSHOTS_SENT = (
+    Mutant(
+        "lost_state_not_asked_for",
+        "M6",
+        "a member whose state is lost, and whose log does not bring it back, says so to nobody",
+        (swapped("node.consensus.heartbeat:handle_heartbeat", "member.applying.needs_state_from", "-1"),),
+        LOST,
+    ),
+    Mutant(
+        "leader_without_state_stays",
+        "M6",
+        "a leader whose state is lost leads on, and nobody gives it another one",
+        (ignored("node.consensus.lost_states:LostStates._leave", "best is not None"),),
+        LOST,
+    ),
     Mutant(
         "snapshot_over_newer_state",
         "M6",

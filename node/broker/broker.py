@@ -70,6 +70,7 @@ class Broker:
         self.snapshots = SnapshotWriter(
             self.lane, self.log, self.limits.file_bytes, wall_ms, is_adopted=adopted_path(settings.node.data).exists()
         )
+        self.lane.full_disk.is_held = lambda: self.snapshots.is_writing
         self.authority = Authority(
             self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
             asyncio.get_running_loop().time,

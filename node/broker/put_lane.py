@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from node.broker.full_disk import FullDisk
 from node.broker.open_puts import Answer, MessagePut, OpenPut, PlacedPuts, Places, Search, SentPuts
 from node.broker.put_statuses import away, busy, result_of, unknown
 from node.client.append_group import AppendResult
@@ -71,6 +72,7 @@ class PutLane:
         self._last_index = -1  # the highest that an append of ours is known to have
         self._sweeping: asyncio.TimerHandle | None = None
         self.lanes_opened = 0
+        self.full_disk = FullDisk()
         self.on_open: list[Callable[[], None]] = []  # before any message goes over the new lane
         self.on_left: list[Callable[[], None]] = []  # this member stopped leading
 
@@ -113,6 +115,8 @@ class PutLane:
     def _enter(self, messages: list[NewMessage]) -> Answer:
         if not self.is_master:
             return self._over(away(self._why_away))
+        if self.full_disk.is_full:
+            return self._over(away("the disk is full"))
         if self._log.behind_s > LOCKED_S_MAX:
             return self._over(busy(f"dispatch is {self._log.behind_s:.1f} s behind"))
         answer: Answer = self._loop.create_future()
@@ -144,7 +148,7 @@ class PutLane:
         `record_of` makes it of its queue offset, the time at which it is stored, and when it is to be over at last.
         """
         lane, offsets = self._lane, self._offsets
-        if lane is None or offsets is None or self._log.behind_s > LOCKED_S_MAX:
+        if lane is None or offsets is None or self.full_disk.was_met or self._log.behind_s > LOCKED_S_MAX:
             return False
         if not self._has_room(lane, 1, size_bytes):
             return False
@@ -209,6 +213,7 @@ class PutLane:
         elif isinstance(error, LaneEnded):
             self._take_out(sent)
             _end_all(sent.puts, result_of(error))
+            self.full_disk.refused(error)
             self._lane_over(lane, str(error))
         else:  # what is not known stays until it is looked for, or its time is up
             self._lane_over(lane, str(error))
@@ -222,7 +227,7 @@ class PutLane:
         """
         self._flush()
         lane, offsets = self._lane, self._offsets
-        if lane is None or offsets is None:
+        if lane is None or offsets is None or (channel is not Channel.SNAPSHOT_PART and self.full_disk.is_full):
             return False
         record = inert_record(channel, content, offsets.time_ms(self._now_ms()))
         if not lane.has_room(1, len(record)):
@@ -240,6 +245,7 @@ class PutLane:
     def _own_answered(self, lane: Lane, done: asyncio.Future[AppendResult]) -> None:
         error = ConnectionError("cancelled") if done.cancelled() else done.exception()
         if error is not None:
+            self.full_disk.refused(error)
             self._lane_over(lane, str(error))
         else:
             self._last_index = max(self._last_index, done.result().last_index)
@@ -258,6 +264,7 @@ class PutLane:
             put.indexes = range(index, index + len(put.records))
             index += len(put.records)
         self._last_index = max(self._last_index, result.last_index)
+        self.full_disk.taken()
         self._log.committed(result.last_index)
         for put in sent.puts:
             self._placed.add(put)

@@ -59,6 +59,7 @@ class SnapshotWriter:
         self._wake = asyncio.Event()
         self._moved = asyncio.Event()  # a part was applied, or a lane came or went
         self._last_content = b""
+        self.is_writing = False
         self.written = 0
         lane.on_open.append(self.look)
         lane.on_open.append(self._moved.set)
@@ -84,7 +85,11 @@ class SnapshotWriter:
             await self._wake.wait()
             self._wake.clear()
             while self._lane.is_open and self.is_due:
-                await self._write()
+                self.is_writing = True
+                try:
+                    await self._write()
+                finally:
+                    self.is_writing = False
 
     async def _write(self) -> None:
         """One attempt."""

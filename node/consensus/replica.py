@@ -241,6 +241,8 @@ class Replica:
     def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:
         """Everything that arrived since the last turn, as one append; every proposal gets exactly one outcome."""
         refusal = self._write_refusal()
+        if refusal is not None and refusal[0] is ResponseCode.DISK_FULL and self._full_disk.takes(proposals):
+            refusal = None
         if refusal is None and self._office.leadership is not None:
             closures = self._office.leadership.propose_many(proposals, now)
             self._settle(now)
@@ -253,7 +255,10 @@ class Replica:
 
     def open_lane(self, origin: Hashable, now: int) -> LaneOpened:
         """A lane for that connection, and the end of every earlier one (`consensus/lanes.py`)."""
-        return self.lanes.open(origin, self._office.leadership, self._write_refusal(), now)
+        refusal = self._write_refusal()
+        if refusal is not None and refusal[0] is ResponseCode.DISK_FULL and self._full_disk.keeps_reserve:
+            refusal = None  # a snapshot may still be written
+        return self.lanes.open(origin, self._office.leadership, refusal, now)
 
     def _write_refusal(self) -> tuple[ResponseCode, str] | None:
         if self._stopped or self._office.leadership is None:

@@ -6,6 +6,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
+
+from node.broker import full_disk
 from node.broker.put_lane import PutLane
 from node.client.append_group import AppendResult
 from node.client.errors import LaneEnded, NotAppended, OutcomeUnknown
@@ -14,6 +17,7 @@ from node.message_store.new_message import PutLimits
 from node.message_store.put_result import PutStatus
 from node.message_store.record import TransactionType, decode_record
 from node.protocol.codes import ResponseCode
+from node.protocol.group_kind import Channel
 from tests.unit.broker_kit import message
 from tests.unit.engine_kit import until
 
@@ -60,7 +64,9 @@ class FakeLane:
     def has_room(self, entries: int, size_bytes: int) -> bool:
         return True
 
-    def append(self, bodies: Sequence[bytes], *, patch_at: int) -> asyncio.Future[AppendResult]:
+    def append(
+        self, bodies: Sequence[bytes], *, patch_at: int, channel: Channel = Channel.MESSAGE
+    ) -> asyncio.Future[AppendResult]:
         assert patch_at == 28 and not self.ended
         answer: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         self.appends.append((bodies, answer))
@@ -146,11 +152,11 @@ def test_what_was_unknown_is_found_in_the_log_or_is_not_there() -> None:
 def test_what_was_refused_is_answered_by_its_cause_and_nothing_is_sent_again() -> None:
     causes = {
         ResponseCode.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,
-        ResponseCode.DISK_FULL: PutStatus.SERVICE_NOT_AVAILABLE,
         ResponseCode.NOT_LEADER: PutStatus.SERVICE_NOT_AVAILABLE,
         ResponseCode.LEADER_NOT_READY: PutStatus.SERVICE_NOT_AVAILABLE,
         ResponseCode.DISK_ERROR: PutStatus.CREATE_MAPPED_FILE_FAILED,
         ResponseCode.UNEXPECTED_ARGUMENT: PutStatus.UNKNOWN_ERROR,
+        ResponseCode.DISK_FULL: PutStatus.SERVICE_NOT_AVAILABLE,  # the last: then none is tried for a while
     }
 
     async def story_of(story: Story) -> None:
@@ -162,6 +168,33 @@ def test_what_was_refused_is_answered_by_its_cause_and_nothing_is_sent_again() -
             await until(lambda: story.put_lane._lane is not None)
             assert len(story.lanes) == number + 2
         assert sum(len(one.appends) for one in story.lanes) == len(causes)
+
+    tell(story_of)
+
+
+def test_on_a_full_disk_parts_of_a_snapshot_go_before_puts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_disk, "FULL_AGAIN_S", 0.0)
+
+    async def story_of(story: Story) -> None:
+        lanes, put_lane = story.lanes, story.put_lane
+        put = put_lane.put(message())
+        (await story.sent()).appends[0][1].set_exception(LaneEnded("full", code=ResponseCode.DISK_FULL))
+        assert (await put).status is PutStatus.SERVICE_NOT_AVAILABLE
+        await until(lambda: put_lane.is_open)
+        put_lane.full_disk.is_held = lambda: True  # a snapshot is being written
+        refused = await put_lane.put(message())
+        assert (refused.status, refused.reason) == (PutStatus.SERVICE_NOT_AVAILABLE, "the disk is full")
+        assert not put_lane.append_own(Channel.METADATA, b"m") and not lanes[-1].appends
+        assert put_lane.append_own(Channel.SNAPSHOT_PART, b"p") and len(lanes[-1].appends) == 1
+        lanes[-1].appends[0][1].set_result(lanes[-1].keep(0))
+        put_lane.full_disk.is_held = lambda: False
+        taken = put_lane.put(message())
+        lane = await story.sent(2)
+        lane.appends[1][1].set_result(lane.keep(1))
+        assert (await taken).status is PutStatus.PUT_OK
+        put_lane.full_disk.is_held = lambda: True  # of no matter while there is space
+        assert put_lane.append_own(Channel.METADATA, b"m")
+        lane.appends[2][1].set_result(lane.keep(2))
 
     tell(story_of)
 

@@ -42,7 +42,7 @@ Context = Mapping[str, object]
 A = TypeVar("A", bound=BaseModel)
 router = APIRouter(include_in_schema=False)
 LISTED: Final = 200
-FOUND: Final = 32
+FOUND: Final = 16
 Name = Annotated[str, Query(max_length=255)]
 FormName = Annotated[str, Form(max_length=255)]
 To = Literal["earliest", "latest", "offset", "time"]
@@ -150,7 +150,16 @@ async def group_page(
         except ConsoleError as error:
             refused = error.detail
     asked = {"topic": topic, "to": to, "offset": offset, "time": time}
-    context = {**base(view), "group": found, "would": would, "refused": refused, "asked": asked, "done": done}
+    queues = sorted(found.queues, key=lambda one: one.lag_messages or 0, reverse=True)
+    context = {
+        **base(view),
+        "group": found,
+        "queues": queues,
+        "would": would,
+        "refused": refused,
+        "asked": asked,
+        "done": done,
+    }
     return page(request, "group", context)
 
 

@@ -34,7 +34,7 @@ MESSAGES_MAX: Final = 256
 RECORDS_BYTES_MAX: Final = 4 * 1024 * 1024
 LET_IN_EVERY: Final = 64  # queues that are looked at in one turn of the loop
 TIMES_QUEUES_MAX: Final = 256  # of one topic, that are searched by time
-SYSTEM_GROUPS: Final = ("CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
+SYSTEM_GROUPS: Final = ("CID_ONS", "CID_RMQ_SYS_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
 Json = dict[str, Any]
 Asked = Mapping[str, Any]
 

@@ -94,6 +94,7 @@ class Target:
     control_tls: ssl.SSLContext | None = None
     group_id: str | None = None
     demo: bool = False
+    has_brokers: bool = False  # of a demo
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
@@ -166,8 +167,9 @@ def target_of(
         urls = {member.id: member.control_url for member in demo.members}
         starts = {member.id: member.started_with for member in demo.members if member.started_with}
         return Target(
-            parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True, starts=starts
-        )
+            parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True,
+            has_brokers=bool(demo.name_servers), starts=starts,
+        )  # fmt: skip
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import (
     Exit,
     Failure,
@@ -89,7 +90,7 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
     members = sorted(asked, key=lambda one: one.id)
     every = replace(target, peers={**named.peers, **target.peers})
     members = await asyncio.gather(*(completed(one, members, every) for one in members))
-    members = [startable(one, target) for one in members]
+    members = await with_broker_alarms([startable(one, target) for one in members], target)
     return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
 
 

@@ -66,7 +66,7 @@ def make_parts(settings: Settings) -> Parts:
     )
     if settings.broker.has_broker:
         parts.broker = BrokerLink(settings)
-        parts.broker_alarms = BrokerAlarms(parts.broker)
+        parts.broker_alarms = BrokerAlarms(parts.broker, settings.node.id)
     if settings.node.token_file is not None:
         parts.rereading.add("the token that is shown to the engine", link.read_token, link.use_token)
     if settings.node.tls:
@@ -79,6 +79,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if parts.broker_alarms is not None:
+            parts.broker_alarms.start()
         yield
         parts.stopping.set()
         await parts.operations.close()

@@ -1,11 +1,12 @@
 """Alarms about this member's broker, in the state that its control plane gives: consoles and `status` read them there.
 
-The broker is asked beside the calls, at most once a second: no state waits for a broker that hangs. Invariants: an
-alarm stands once what is wrong has lasted for GRACE_S; `since` is when it was first seen.
+The broker is asked once a second, beside the calls: no state waits for a broker that hangs. Invariants: an alarm stands
+once what is wrong has lasted for GRACE_S; `since` is when it was first seen.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, Final
 
@@ -24,28 +25,33 @@ Json = dict[str, Any]
 
 
 class BrokerAlarms:
-    """`now` gives those that stand, and has the broker asked again where the last look is old."""
+    """`start` looks for ever; `now` gives the alarms that stand."""
 
-    def __init__(self, link: BrokerLink) -> None:
-        self._link = link
+    def __init__(self, link: BrokerLink, self_id: str) -> None:
+        self._link, self._self_id = link, self_id
         self._background = Background()
-        self._looked_at_s = float("-inf")
         self._found: dict[str, tuple[float, str, str]] = {}  # by code: since when twice, and the text
 
-    def now(self, *, leads: bool) -> tuple[AlarmView, ...]:
+    def start(self) -> None:
+        self._background.keep("looks at the broker", self._keep)
+
+    def now(self) -> tuple[AlarmView, ...]:
         now_s = time.monotonic()
-        if now_s - self._looked_at_s >= EVERY_S and not len(self._background):
-            self._looked_at_s = now_s
-            self._background.run("a look at the broker", self._look(leads))
         return tuple(
             AlarmView(code=code, severity="warning", peer_id=None, text=text[:TEXT_MAX], since=since)
             for code, (began_s, since, text) in self._found.items()
             if now_s - began_s >= GRACE_S
         )
 
-    async def _look(self, leads: bool) -> None:
+    async def _keep(self) -> None:
+        while True:
+            await self._look()
+            await asyncio.sleep(EVERY_S)
+
+    async def _look(self) -> None:
         try:
-            wrong = troubles(await self._link.json("broker", within_s=WITHIN_S), leads=leads)
+            said = await self._link.json("broker", within_s=WITHIN_S)
+            wrong = troubles(said, leads=said["leader_id"] == self._self_id)
         except Problem as problem:
             wrong = {"broker_down": problem.detail}
         now_s, before = time.monotonic(), self._found

@@ -32,6 +32,7 @@ from node.rocketmq.bodies import NAME_CHARS_MAX
 from node.views.message_answers import Broker, ConsumerGroups, Messages, OneConsumerGroup, Queues, Topics
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
+STATE_WITHIN_S: Final = 2.0  # whoever asks for it waits 5
 OPENED_BYTES_MAX: Final = 4 << 20  # of one body
 KEY_CHARS_MAX: Final = 4096
 Name = Annotated[str, Query(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -63,7 +64,7 @@ async def broker(parts: PartsDep) -> Json:
         "self_id": settings.node.id, "address": settings.broker.address, "vip": settings.broker.vip,
     }  # fmt: skip
     try:
-        said = await link_of(parts).json("broker")
+        said = await link_of(parts).json("broker", within_s=STATE_WITHIN_S)
     except Problem as problem:
         if problem.status != 503:
             raise

@@ -43,7 +43,7 @@ async def state(parts: PartsDep) -> Response:
 def with_own_alarm(parts: Parts, view: StateView) -> StateView:
     """The engine's state, what this process itself could not read again, and what is wrong with the broker."""
     if parts.broker_alarms is not None and view.engine == "ok":
-        found = parts.broker_alarms.now(leads=view.role == "LEADER")
+        found = parts.broker_alarms.now()
         view = view.model_copy(update={"alarms": ((*(view.alarms or ()), *found))[:ITEMS_MAX]}) if found else view
     text = parts.rereading.text
     if text is None:

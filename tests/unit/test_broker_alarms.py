@@ -48,29 +48,30 @@ def test_what_is_wrong_follows_from_what_a_broker_says(changes: Json, leads: boo
 def test_an_alarm_stands_once_it_has_lasted_and_no_state_waits_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     class Link:
         answers: asyncio.Event
+        asked = 0
 
         async def json(self, what: str, within_s: float) -> Json:
             await self.answers.wait()
+            self.asked += 1
             raise Problem(503, "The broker does not answer", "nothing listens there")
 
     async def story() -> None:
         link: Any = Link()
         link.answers = asyncio.Event()
-        alarms = BrokerAlarms(link)
-        monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
-        assert alarms.now(leads=True) == () and alarms.now(leads=True) == (), "it hangs, and nobody waits"
-        link.answers.set()
+        monkeypatch.setattr(broker_alarms, "EVERY_S", 0.01)
         monkeypatch.setattr(broker_alarms, "GRACE_S", 1e9)
-        for _ in range(20):
-            assert alarms.now(leads=True) == ()
-            await asyncio.sleep(0)
+        alarms = BrokerAlarms(link, "n0")
+        alarms.start()
+        assert alarms.now() == (), "it hangs, and nobody waits"
+        link.answers.set()
+        await until(lambda: link.asked > 2)
+        assert alarms.now() == (), "it has not lasted"
         monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
-        await until(lambda: bool(alarms.now(leads=True)))
-        [one] = alarms.now(leads=True)
+        [one] = alarms.now()
         assert (one.code, one.text) == ("broker_down", "nothing listens there")
-        since = one.since
-        await asyncio.sleep(0.01)
-        assert alarms.now(leads=True)[0].since == since
+        asked = link.asked
+        await until(lambda: link.asked > asked + 2)
+        assert alarms.now()[0].since == one.since
         await alarms.close()
 
     asyncio.run(story())
@@ -81,12 +82,14 @@ def test_a_state_says_that_the_broker_is_down(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
 
     async def work(rest: Rest) -> None:
+        rest.alarms.start()
         for _ in range(1200):
             state = await rest.get("/state")
             if state["alarms"]:
                 break
             await asyncio.sleep(0.05)
         assert [one["code"] for one in state["alarms"]] == ["broker_down"]
+        await rest.alarms.close()
 
     run(tmp_path, work, with_broker=False)
 

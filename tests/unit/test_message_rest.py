@@ -32,6 +32,7 @@ class Rest:
     def __init__(self, http: httpx.AsyncClient, document: Document, address: str, data: Path) -> None:
         self.http, self.document, self.address, self.data = http, document, address, data
         self.seen: dict[str, Json] = {}
+        self.alarms: Any = None  # of the control plane, which looks at the broker once it is started
 
     async def call(self, method: str, path: str, status: int = 200, **named: Any) -> Json:
         """Asks again after a 503: on a busy machine the engine may be too slow for a control plane's patience."""
@@ -61,6 +62,7 @@ def run(tmp_path: Path, work: Callable[[Rest], Awaitable[None]], *, with_broker:
         url = f"http://{settings.control.address}/api/v1"
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url, timeout=60) as http:
             rest = Rest(http, Document(app.openapi()), f"127.0.0.1:{port}", settings.node.data)
+            rest.alarms = app.state.parts.broker_alarms
             async with engine_of(settings):
                 if not with_broker:
                     await work(rest)

@@ -1,0 +1,52 @@
+"""What `status` learns of brokers: engines know nothing of them, so control planes are asked for their alarms.
+
+Invariants: one request more is all that a group without brokers costs; a control plane that does not answer takes
+nothing away from what its engine said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from app.commands.common import Failure, Target, control_answer, control_state
+from app.commands.standing import AskedMember
+from node.views.state import AlarmView
+
+CODES: Final = "broker_"
+
+
+async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:
+    """The same members; the states of those that answer have their brokers' alarms."""
+    urls = {one.id: target.control_urls[one.id] for one in members if one.state and one.id in target.control_urls}
+    if not urls or not await asyncio.to_thread(has_brokers, target, next(iter(urls.values()))):
+        return list(members)
+    found = await asyncio.gather(*(asyncio.to_thread(alarms_at, target, url) for url in urls.values()))
+    alarms = dict(zip(urls, found, strict=True))
+    return [completed(one, alarms.get(one.id, ())) for one in members]
+
+
+def has_brokers(target: Target, url: str) -> bool:
+    """A demo's note says it; else a control plane has that resource, or not."""
+    if target.demo:
+        return target.has_brokers
+    try:
+        return control_answer("GET", url, "broker", target.token, tls=target.control_tls)[0] == 200
+    except Failure:
+        return False
+
+
+def alarms_at(target: Target, url: str) -> tuple[AlarmView, ...]:
+    try:
+        state = control_state(url, None, target.token, target.control_tls)
+    except Failure:
+        return ()
+    return tuple(one for one in state.alarms or () if (one.code or "").startswith(CODES))
+
+
+def completed(member: AskedMember, alarms: Sequence[AlarmView]) -> AskedMember:
+    if not alarms or member.state is None:
+        return member
+    state = member.state.model_copy(update={"alarms": (*(member.state.alarms or ()), *alarms)})
+    return member.model_copy(update={"state": state})

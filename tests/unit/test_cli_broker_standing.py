@@ -1,0 +1,56 @@
+"""What `status` learns of brokers from control planes, and that it costs a group without brokers one request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from app.commands.broker_standing import with_broker_alarms
+from app.commands.common import Target
+from app.commands.standing import AskedMember
+from node.views.state import StateView
+from tests.unit.test_cli_brokers import Planes
+
+ALARM = {"code": "broker_down", "severity": "warning", "text": "nothing listens there"}
+
+
+@pytest.fixture
+def planes() -> Iterator[Planes]:
+    made = Planes()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def asked(planes: Planes, **more: bool) -> list[AskedMember]:
+    urls = {one: f"{planes.base}/{one}" for one in ("n0", "n1")}
+    target = Target(dict.fromkeys(urls, "127.0.0.1:1"), "demo", control_urls=urls, **more)
+    members = [
+        AskedMember(id=one, address="127.0.0.1:1", reach="ok", state=StateView(engine="ok", self_id=one))
+        for one in urls
+    ]
+    return asyncio.run(with_broker_alarms(members, target))
+
+
+def codes(members: list[AskedMember]) -> list[list[str | None]]:
+    return [[alarm.code for alarm in (one.state and one.state.alarms) or ()] for one in members]
+
+
+def test_alarms_about_brokers_are_taken_over_and_no_others(planes: Planes) -> None:
+    planes.answers["GET", "state"] = 200, {
+        "as_of": "2026-11-23T00:00:00.000Z", "engine": "ok", "self_id": "n0",
+        "alarms": [ALARM, {"code": "disk_low", "severity": "warning", "text": "3 %"}],
+    }  # fmt: skip
+    assert codes(asked(planes)) == [["broker_down"], ["broker_down"]]
+    planes.answers["GET", "state"] = 503, {"detail": "not now"}
+    assert codes(asked(planes)) == [[], []]
+
+
+def test_a_group_without_brokers_is_asked_once(planes: Planes) -> None:
+    planes.answers["GET", "broker"] = 404, {"detail": "Not Found"}
+    assert codes(asked(planes)) == [[], []]
+    assert [what for _who, what, _body in planes.asked] == ["broker"]
+    planes.asked.clear()
+    assert codes(asked(planes, demo=True)) == [[], []] and planes.asked == []

@@ -36,6 +36,7 @@ class HAService:
         self.fenced_by = 0
         self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
         self.on_data: list[Callable[[], None]] = []  # called when there is more to send
+        self.on_statuses: list[Callable[[], None]] = []  # called when puts stopped waiting: who answers them
 
     # --- puts -----------------------------------------------------------------------------------------------------
     def handle_ha(self, next_offset: int, now_ms: int, done: Callable[[PutStatus], None]) -> None:
@@ -68,7 +69,15 @@ class HAService:
         return found
 
     def tick(self, now_ms: int) -> None:
-        self.transfers.expire(now_ms)
+        self._settling(lambda: self.transfers.expire(now_ms))
+
+    def _settling(self, act: Callable[[], None]) -> None:
+        """What may end waits; whoever answers the puts hears of it once."""
+        before = len(self.transfers)
+        act()
+        if len(self.transfers) < before:
+            for answer in self.on_statuses:
+                answer()
 
     # --- connections ----------------------------------------------------------------------------------------------
     def accept(self, address: str, now_ms: int) -> HAConnection | None:
@@ -90,7 +99,7 @@ class HAService:
         """This broker is no master any more."""
         for one in list(self.connections):
             one.close(why)
-        self.transfers.end()
+        self._settling(self.transfers.end)
 
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
         if not hello.slave:
@@ -111,7 +120,7 @@ class HAService:
             text = f"a slave heard of epoch {epoch}, this master is of {self.lineage.epoch}: it takes no more puts"
             self._note("ha_fenced", "error", text)
             self._on_fenced(epoch)
-            self.transfers.end()
+            self._settling(self.transfers.end)
 
     def served(self, connection: HAConnection) -> None:
         self.troubles.pop(_name(connection), None)
@@ -129,7 +138,7 @@ class HAService:
     def acknowledged(self, connection: HAConnection) -> None:
         self.push2_slave_max_offset = max(self.push2_slave_max_offset, connection.slave_ack_offset)
         if not self.fenced_by:
-            self.transfers.acknowledged(self.acks().values())
+            self._settling(lambda: self.transfers.acknowledged(self.acks().values()))
 
 
 def _name(connection: HAConnection) -> str:

@@ -62,6 +62,7 @@ class MasterSide(Side):
         lineage = Lineage().begun("pair", self.store.log.max_offset)
         self.service = HAService(self.store.log, SETTINGS, BrokerRole.SYNC_MASTER, lineage, quiet)
         self.store.slaves = self.service
+        self.service.on_statuses.append(self.store.settle)
         self.acceptor = AcceptSocketService(self.service)
         self.keeper = StoreKeeper(self.store, self.acceptor.wake)
         self.tasks += [asyncio.create_task(self.keeper.run())]
@@ -111,6 +112,16 @@ def test_puts_wait_for_the_slave_and_everything_is_the_same_at_both(tmp_path: Pa
                 assert content(slave.store.log) == content(master.store.log)
                 assert len(master.store.log.starts) > 1
             assert queue_files(root / "slave") == queue_files(root / "master")
+
+    asyncio.run(scenario())
+
+
+def test_an_acknowledgement_answers_at_once_without_anybody_who_looks(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pair_at(tmp_path, FlushMode.ASYNC_FLUSH) as (master, _slave):
+            await until(lambda: bool(master.service.acks()))
+            master.tasks[0].cancel()
+            assert await put_many(master, 0, 20) == [PutStatus.PUT_OK] * 20
 
     asyncio.run(scenario())
 

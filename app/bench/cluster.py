@@ -23,10 +23,12 @@ from node.children import apart, environment, python
 from node.client import LedgerClient, LedgerError
 from node.client.kv import KvClient
 from node.config import format_peers, parse_peers, split_address
+from node.message_client import ClientError, MessageProducer, OutgoingMessage
 
 GROUP = "bench"
 START_WITHIN_S = 30.0
 READY = b"bench: ready?"
+READY_TOPIC: Final = "BenchReady"
 
 
 KILL: Final = signal.SIGKILL
@@ -42,10 +44,13 @@ class BenchCluster:
     with_control: bool = False
     settings: tuple[str, ...] = ()
     with_kv: bool = False  # a key-value store is its state machine; then there are no plain appends
+    with_brokers: bool = False  # a broker group, its brokers beside the engines and each other's name servers
     directory: Path = field(init=False)
     processes: dict[str, Process] = field(default_factory=dict)
     controls: dict[str, Process] = field(default_factory=dict)
     control_ports: dict[str, int] = field(default_factory=dict)
+    brokers: dict[str, Process] = field(default_factory=dict)
+    broker_ports: dict[str, int] = field(default_factory=dict)
     peers: str = ""
     # How a member reaches the others, where that is not the straight way: its whole `peers` text, by its id.
     routes: dict[str, str] = field(default_factory=dict)
@@ -57,16 +62,19 @@ class BenchCluster:
         self.directory = Path(tempfile.mkdtemp(prefix="quorumscope-bench-", dir=self.parent))
 
     async def __aenter__(self) -> BenchCluster:
-        ports = free_ports(self.size * 2)
+        ports = free_ports(self.size * 3)
         ids = [f"n{number}" for number in range(self.size)]
         self.peers = ";".join(f"{node_id}-127.0.0.1:{port}" for node_id, port in zip(ids, ports, strict=False))
-        self.control_ports = dict(zip(ids, ports[self.size :], strict=True))
+        self.control_ports = dict(zip(ids, ports[self.size : 2 * self.size], strict=True))
+        self.broker_ports = dict(zip(ids, ports[2 * self.size :], strict=True))
         try:
             if self.over_relays:
                 await self._lay_relays()
             await asyncio.gather(*(self.start(node_id) for node_id in ids))
             if self.with_control:
                 await asyncio.gather(*(self.start_control(node_id) for node_id in ids))
+            if self.with_brokers:
+                await asyncio.gather(*(self.start_broker(node_id) for node_id in ids))
             await self.wait_for_leader()
             async with self.using() as client:
                 await self.wait_for_all(client)
@@ -93,8 +101,18 @@ class BenchCluster:
             await self.links.stop()
 
     def all_processes(self) -> list[Process]:
-        """Engines, and control planes where there are any."""
-        return [*self.processes.values(), *self.controls.values()]
+        """Engines, and control planes and brokers where there are any."""
+        return [*self.processes.values(), *self.controls.values(), *self.brokers.values()]
+
+    def pids_by_name(self) -> dict[str, int]:
+        """Of engines and brokers."""
+        found = {f"engine {node_id}": process.pid for node_id, process in self.processes.items()}
+        return found | {f"broker {node_id}": process.pid for node_id, process in self.brokers.items()}
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The brokers: a client that knows them finds the master."""
+        return [f"127.0.0.1:{port}" for port in self.broker_ports.values()]
 
     def pids(self) -> list[int]:
         return [process.pid for process in self.all_processes()]
@@ -111,6 +129,10 @@ class BenchCluster:
         """Starts one control plane; it is ready a second later."""
         self.controls[node_id] = await self._run("node.control", node_id)
 
+    async def start_broker(self, node_id: str) -> None:
+        """Starts one broker beside its engine, or starts it again."""
+        self.brokers[node_id] = await self._run("node.broker", node_id)
+
     async def _run(self, module: str, node_id: str, begins: str = "--init") -> Process:
         data = self.directory / node_id
         data.mkdir(exist_ok=True)
@@ -120,6 +142,9 @@ class BenchCluster:
         command += ["--control", f"127.0.0.1:{self.control_ports[node_id]}"]
         if self.with_kv:
             command += ["--state-machine", "kv"]
+        if self.with_brokers:
+            command += ["--broker", f"127.0.0.1:{self.broker_ports[node_id]}"]
+            command += ["--set", f"broker.name_servers={';'.join(self.name_servers)}"]
         for setting in self.settings:
             command += ["--set", setting]
         # A group that the caller's own variables describe is another one; a token file of it would shut the bench out.
@@ -140,19 +165,33 @@ class BenchCluster:
             process.send_signal(number)
             await process.wait()
 
+    async def kill_broker(self, node_id: str) -> None:
+        """Ends it; it is gone on return."""
+        process = self.brokers[node_id]
+        if process.returncode is None:
+            process.send_signal(KILL)
+            await process.wait()
+
     async def wait_for_leader(self) -> str:
         """The leader's id, once one accepts appends. Raises LedgerError with the engines' last words."""
         async with asyncio.timeout(START_WITHIN_S), self.using(deadline_s=1.0) as client:
             while True:
                 try:
-                    if self.with_kv:
+                    if self.with_brokers:
+                        await self._send_one()
+                    elif self.with_kv:
                         await KvClient(client, deadline_s=1.0).put(READY, b"")
                     else:
                         await client.append(READY)
                     return await client.leader()
-                except LedgerError:
+                except (LedgerError, ClientError):
                     await self._complain_if_dead()
                     await asyncio.sleep(0.05)
+
+    async def _send_one(self) -> None:
+        """Raises ClientError while no broker is master."""
+        async with MessageProducer(self.name_servers, deadline_s=1.0) as producer:
+            await producer.send(OutgoingMessage(READY_TOPIC, READY))
 
     async def wait_for_all(self, client: LedgerClient) -> None:
         """Until the leader sees every other member answer and in step: only then is one failure survivable again."""

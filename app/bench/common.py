@@ -1,13 +1,15 @@
-"""Parts that the benches share: samples, percentiles, free ports, and progress messages."""
+"""Parts that the benches share: samples, percentiles, free ports, removing data files, and progress messages."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.demo.ports import Ports
+from node.client import LedgerClient
+from node.protocol.codes import ResponseCode
 
 _FIRST_PORT: Final = 24_000  # above the demo's
 _PORTS: Final = Ports()
@@ -36,6 +38,23 @@ def free_ports(count: int) -> list[int]:
     Below the range from which the kernel takes ports for outgoing connections.
     """
     return _PORTS.claim(_FIRST_PORT, count)
+
+
+async def remove_files(
+    client: LedgerClient, member_id: str, through_index: int, within_s: float
+) -> AsyncIterator[tuple[int, int]]:
+    """Has a member remove its data files up to there, a piece each time; files and bytes of each piece.
+
+    Ends once none is left. Raises RuntimeError where it is refused.
+    """
+    order = {"what": "trim", "throughIndex": through_index, "force": False, "dryRun": False}
+    while True:
+        answer = await client.order(member_id, order, within_s)
+        if answer.get("code") != ResponseCode.SUCCESS:
+            raise RuntimeError(f"{member_id} was not trimmed: {answer.get('detail') or answer}")
+        if not answer.get("removedFiles"):
+            return
+        yield int(answer["removedFiles"]), int(answer["removedBytes"])
 
 
 def say(text: str) -> None:

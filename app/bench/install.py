@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
-from app.bench.common import say
+from app.bench.common import remove_files, say
 from app.bench.kv import Puts, keys_of
 from app.bench.machine import machine
 from app.bench.running import measured
 from app.bench.snapshot import SETTINGS, fill, save_everywhere
 from node.client import LedgerClient, LedgerError
 from node.client.kv import KvClient
-from node.protocol.codes import ResponseCode
 
 MEMBER: Final = "n2"
 KEYS: Final = 20_000
@@ -50,13 +49,9 @@ class InstallOptions:
 
 async def _trim(client: LedgerClient, member_id: str, through_index: int) -> int:
     """Removes what the snapshot stands for; where the log begins then. Raises RuntimeError."""
-    order = {"what": "trim", "throughIndex": through_index, "force": False, "dryRun": False}
-    while True:
-        answer = await client.order(member_id, order, TRIMMED_WITHIN_S)
-        if answer.get("code") != ResponseCode.SUCCESS:
-            raise RuntimeError(f"{member_id} was not trimmed: {answer.get('detail') or answer}")
-        if not answer.get("removedFiles"):
-            return int((await client.state(member_id))["log"]["begin_index"])
+    async for _piece in remove_files(client, member_id, through_index, TRIMMED_WITHIN_S):
+        continue
+    return int((await client.state(member_id))["log"]["begin_index"])
 
 
 async def _put_behind(store: KvClient, options: InstallOptions) -> bytes:

@@ -234,3 +234,37 @@ def attacked_table(result: dict[str, Any]) -> list[str]:
         lines.append(f"{row['attack']:<20}" + "".join(f"{figure:>9}" for figure in figures))
     lines += [f"beyond its bound: {row['attack']}: {text}" for row in result["results"] for text in row["beyond"]]
     return lines
+
+
+def messages_table(result: dict[str, Any]) -> list[str]:
+    """One line a case, then what has no rate."""
+    lines = [f"{result['body_bytes']} bytes, {result['in_flight']:,} in flight, flush {result['flush']}"]
+    lines.append(
+        f"{'':<18} {'a second':>10} {'p50 ms':>8} {'p99 ms':>8}   CPU us of a message: in all, master's broker and"
+        " engine, another broker and engine, client"
+    )
+    for row in result["results"]:
+        cpu = row["cpu_us"]
+        names = ("all", "master's broker", "master's engine", "another broker", "another engine", "client")
+        p50, p99 = ("" if row[name] is None else format(row[name], ".2f") for name in ("p50_ms", "p99_ms"))
+        in_step = "" if row["in_step_s"] is None else f"; all three in step after {row['in_step_s']:.3f} s"
+        costs = ", ".join(format(cpu[name], ".1f") for name in names)
+        lines.append(f"{row['case']:<18} {row['per_s']:>10,.0f} {p50:>8} {p99:>8}   {costs}{in_step}")
+    seen, part = result["seen_ms"], result["at_part_of_load"]
+    lines.append(f"the engine's appends one at a time: p50 {result['engine_one_at_a_time_p50_ms']:.2f} ms")
+    lines.append(f"at a waiting consumer after the acknowledgement: p50 {seen['p50']:.2f} ms, p99 {seen['p99']:.2f} ms")
+    lines.append(
+        f"an even {part['per_s']:,} sends a second: p50 {part['p50_ms']:.2f} ms, p99 {part['p99_ms']:.2f} ms,"
+        f" {part['leader_changes']} changes of the leader"
+    )
+    killed = result["failover"]
+    if killed is not None:
+        for name, what, unit in (
+            ("send_s", "from the master's kill to the next send that is stored", "s"),
+            ("consume_s", "to that message at the consumer", "s"),
+            ("to_master_ms", "from the election to MASTER", "ms"),
+        ):
+            found = killed[name]
+            lines.append(f"{what}: median {found['median']} {unit}, worst {found['most']} {unit}" if found else what)
+    lines.append(f"load at the end: {result['load_1m_at_end']}")
+    return lines

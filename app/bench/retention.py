@@ -20,7 +20,7 @@ from signal import SIGTERM
 from typing import Any, Final
 
 from app.bench.cluster import BenchCluster
-from app.bench.common import say
+from app.bench.common import remove_files, say
 from app.bench.leaderships import tick_gaps_ms
 from app.bench.load import Case, measure
 from app.bench.machine import machine
@@ -28,7 +28,6 @@ from app.bench.paced import paced
 from app.bench.running import measured
 from app.bench.views import state_of
 from node.client import LedgerClient
-from node.protocol.codes import ResponseCode
 
 MEMBER: Final = "n0"
 MIB: Final = 1 << 20
@@ -71,12 +70,12 @@ async def _remove(client: LedgerClient, files: int) -> tuple[int, int, float]:
     through_index = await _end_index(client)
     began = time.perf_counter()
     removed = size_bytes = 0
-    while removed < files:
-        wanted = {"what": "trim", "throughIndex": through_index, "force": False, "dryRun": False}
-        answer = await client.order(MEMBER, wanted, TRIMMED_WITHIN_S)
-        if answer.get("code") != ResponseCode.SUCCESS or not answer.get("removedFiles"):
-            raise RuntimeError(f"{removed} of {files} files were removed: {answer.get('detail') or answer}")
-        removed, size_bytes = removed + answer["removedFiles"], size_bytes + answer["removedBytes"]
+    async for some, some_bytes in remove_files(client, MEMBER, through_index, TRIMMED_WITHIN_S):
+        removed, size_bytes = removed + some, size_bytes + some_bytes
+        if removed >= files:
+            break
+    if removed < files:
+        raise RuntimeError(f"{removed} of {files} files were removed")
     return removed, size_bytes, time.perf_counter() - began
 
 

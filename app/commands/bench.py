@@ -19,7 +19,7 @@ from app.bench.report import (
     stalls_text,
     undisturbed_table,
 )
-from app.commands import bench_kv
+from app.commands import bench_kv, bench_messages
 from app.commands.bench_options import (
     AgainstOption,
     BodyOption,
@@ -50,6 +50,7 @@ Examples:
   quorumscope bench append --members 5 --batch 1000 --body-bytes 1024
   quorumscope bench append --via rest
   quorumscope bench kv --rounds 7
+  quorumscope bench messages --rounds 5
   quorumscope bench snapshot --state-mb 100 --rounds 3
   quorumscope bench retention --files 3 --file-mb 64
   quorumscope bench failover --runs 20 --load
@@ -377,4 +378,5 @@ def attacked(
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
     bench_kv.register(commands)
+    bench_messages.register(commands)
     app.add_typer(commands, name="bench", short_help="Measure on this machine.")

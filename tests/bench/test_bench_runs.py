@@ -55,6 +55,16 @@ def test_the_store_is_measured_beside_single_appends(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.long
+def test_brokers_take_store_and_pass_on_and_survive_a_kill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--rounds", "1", "--seconds", "0.5", "--kills", "1", "--in-flight", "64", "--batch", "10")
+    answer = answer_of(capsys, "messages", *words, "--data", str(tmp_path))
+    cases = {row["case"]: row for row in answer["results"]}
+    assert cases.keys() == {"sends", "sends in JSON", "batches of 10", "pulls", "pulls as objects", "one at a time"}
+    assert all(row["per_s"] > 0 and row["cpu_us"]["all"] >= 0 for row in cases.values())
+    assert cases["batches of 10"]["in_step_s"] >= 0
+    assert answer["failover"]["send_s"]["median"] > 0 and answer["failover"]["to_master_changes"] >= 2
+
+
 def test_a_state_is_saved_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--state-mb", "5", "--rounds", "1", "--rate", "20", "--data", str(tmp_path))
     assert run(["bench", "snapshot", *words, "--json"]) in (0, 1)  # on a busy machine a leadership may be lost

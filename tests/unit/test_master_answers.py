@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from node.name_service.registry import Registry
 from node.name_service.requests import NameService
 from node.rocketmq.bodies import TopicConfig
 from node.rocketmq.codes import Request
-from tests.unit.broker_kit import pull_fields
+from tests.ports import free_ports
+from tests.unit.broker_kit import broker_of, client_of, engine_of, pull_fields, settings_of
 from tests.unit.client_wire import FakePeer
 from tests.unit.engine_kit import until
 from tests.unit.memory_messages import MemoryMessages
@@ -125,5 +127,23 @@ def test_name_servers_hear_of_a_role_and_of_none_before_the_first_though_one_of_
             hanging.close()
             for server in servers:
                 server.close()
+
+    asyncio.run(story())
+
+
+# --- over a real engine -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("lease_reads", [True, False])
+def test_a_master_has_a_lease_where_its_group_has_and_is_confirmed_where_not(tmp_path: Path, lease_reads: bool) -> None:
+    async def story() -> None:
+        settings = settings_of(tmp_path, free_ports(1), **{"node.lease_reads": str(lease_reads).lower()})
+        async with engine_of(settings), broker_of(settings) as broker, client_of(broker) as client:
+            if lease_reads:
+                await until(broker.may_answer)
+            else:
+                assert not broker.may_answer() and await broker.confirm()
+            await client.send(b"x")
+            [answer] = await client.ask((Request.GET_MAX_OFFSET, QUEUE, b""))
+            assert answer.fields == {"offset": "1"}
+            assert [one.outcome for one in broker.roles.timeline] == ["done"]
 
     asyncio.run(story())

@@ -79,7 +79,8 @@ class AcceptSocketService:
         try:
             if connection is not None:
                 _no_delay(writer)
-                await self._serve(connection, reader, writer)
+                with contextlib.suppress(asyncio.CancelledError):  # `close`: asyncio would complain of one that ends so
+                    await self._serve(connection, reader, writer)
         finally:
             self._tasks.discard(task)
             if connection is not None:

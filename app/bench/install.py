@@ -5,7 +5,8 @@ snapshot, so many small puts. One member's disk is emptied and the member starte
 catches up.
 
 Invariant: it counts as back once it votes, has applied all that was committed when it started, and answers a
-linearizable get of the first key of the state and of the last put.
+linearizable get of the first key of the state and of the last put. Puts arrive at an even rate meanwhile; what
+they wait is held against the same load just before, with that member away.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from app.bench.cluster import BenchCluster
 from app.bench.common import remove_files, say
 from app.bench.kv import Puts, keys_of
 from app.bench.machine import machine
+from app.bench.paced import paced
 from app.bench.running import measured
 from app.bench.snapshot import SETTINGS, fill, save_everywhere
 from node.client import LedgerClient, LedgerError
@@ -33,17 +35,20 @@ TOGETHER: Final = 2_000
 FILE_MIB: Final = 32  # small files, so that trimming leaves little of what the snapshot holds
 TRIMMED_WITHIN_S: Final = 60.0
 BACK_WITHIN_S: Final = 600.0
+BESIDE_S: Final = 5.0  # of puts that arrive: with the member away, and from its start on
 
 
 @dataclass(slots=True, frozen=True)
 class InstallOptions:
-    """`state_mb`: of values, in `value_bytes` each; `entries`: puts of `body_bytes` behind the snapshot."""
+    """`state_mb`: of values, in `value_bytes` each; `entries`: puts of `body_bytes` behind the snapshot; `rate`: puts a
+    second that arrive while it is sent, and before."""
 
     flush: str = "sync"
     state_mb: int = 1000
     value_bytes: int = 4096
     entries: int = 1_000_000
     body_bytes: int = 64
+    rate: float = 500.0
     directory: Path | None = None
 
 
@@ -109,10 +114,15 @@ async def _run(options: InstallOptions) -> dict[str, Any]:
             await client.transfer("n0")
         await cluster.kill(MEMBER)
         shutil.rmtree(cluster.directory / MEMBER)
+        puts = Puts(store, keys_of(KEYS))
+        control = await paced(puts, options.rate, options.body_bytes, BESIDE_S)
         committed_index = int((await client.state(await client.leader()))["log"]["committed_index"])
         say(f"{MEMBER} starts with an empty disk")
         await cluster.start(MEMBER)
-        voter_s, serves_s = await _back(client, committed_index, last_key)
+        (voter_s, serves_s), meanwhile = await asyncio.gather(
+            _back(client, committed_index, last_key),
+            paced(puts, options.rate, options.body_bytes, BESIDE_S),
+        )
         begin_index = int((await client.state(MEMBER))["log"]["begin_index"])
         snapshots = list((cluster.directory / MEMBER).glob("dledger-*/snapshot/snapshot_*/data"))
         snapshot_bytes = max((one.stat().st_size for one in snapshots), default=0)
@@ -120,7 +130,9 @@ async def _run(options: InstallOptions) -> dict[str, Any]:
         "state_mb": options.state_mb, "value_bytes": options.value_bytes, "entries": options.entries,
         "body_bytes": options.body_bytes, "flush": options.flush, "snapshot_bytes": snapshot_bytes,
         "begin_index": begin_index, "committed_index": committed_index, "voter_s": round(voter_s, 2),
-        "serves_s": round(serves_s, 2), "machine": on,
+        "serves_s": round(serves_s, 2), "rate_per_s": options.rate, "p99_ms_control": control.p99_ms,
+        "p99_ms_meanwhile": meanwhile.p99_ms, "p50_ms_control": control.p50_ms, "p50_ms_meanwhile": meanwhile.p50_ms,
+        "machine": on,
     }  # fmt: skip
 
 

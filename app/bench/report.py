@@ -85,6 +85,8 @@ def install_table(result: dict[str, Any]) -> list[str]:
         f"a member with an empty disk, flush {result['flush']}: a snapshot of {result['snapshot_bytes'] / 1e6:,.0f} MB"
         f" and {result['entries']:,} entries behind it",
         f"a voter after {result['voter_s']:.1f} s, and all of it served after {result['serves_s']:.1f} s",
+        f"puts at {result['rate_per_s']:,.0f}/s: p99 {result['p99_ms_meanwhile']:.1f} ms in its first seconds, before"
+        f" its start {result['p99_ms_control']:.1f} ms",
     ]
 
 

@@ -74,7 +74,7 @@ def snapshot(
 
         wanted = InstallOptions(
             flush=flush_mode(flush), state_mb=state_mb, value_bytes=value_bytes, entries=entries,
-            directory=directory_of(data),
+            rate=rate, directory=directory_of(data),
         )  # fmt: skip
         show(measured(lambda: run_install(wanted)), as_json, install_table)
         return Exit.FINE

@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.mutants.members import BY_SCENARIO_ONLY, CHANGES_OF_MEMBERS
 from tests.unit import test_members_change as scenarios
+from tests.unit import test_recover_members as ended
 from tests.unit.test_members_fuzz import Chaos
 
 MUTANTS = {one.name: one for one in (*CHANGES_OF_MEMBERS, *BY_SCENARIO_ONLY)}
@@ -37,6 +38,14 @@ FOUND_BY: dict[str, Callable[[], None]] = {
     "removed_store_comes_back": scenarios.test_m5_a_removed_member_unseats_nobody_and_its_store_does_not_come_back,
     "strangers_let_in": scenarios.test_m7_who_does_not_know_the_group_is_not_let_in,
     "new_voter_silent_since_birth": scenarios.test_e6_a_new_voter_has_an_election_timeout_to_answer,
+    "left_behind_keeps_its_vote": ended.test_who_was_left_behind_gives_up_its_vote_before_it_has_a_leader,
+    "ended_id_refused_silently": ended.test_the_survivors_refuse_the_old_id_and_say_that_the_group_went_on,
+    "ended_said_to_a_working_group": (
+        ended.test_a_group_that_works_is_not_taken_apart_by_one_that_was_forced_to_leave_it
+    ),
+    "ended_believed_unproven": partial(
+        ended.test_it_keeps_its_vote_where_that_is_not_said_or_not_proven, {"proven": False}, {"proof_wanted": True}
+    ),
     "members_change_beside_plain": scenarios.test_c8_nobody_changes_members_beside_a_plain_dledger_process,
 }
 

@@ -193,7 +193,31 @@ OF_KINDS = (
         MOVED_MEMBERS,
     ),
 )  # fmt: skip
+ENDED = CORE + "ended_groups:"
 BY_SCENARIO_ONLY = (
+    Mutant(
+        "left_behind_keeps_its_vote", "C9, E8", "who hears that its group went on without it votes on in the old one",
+        (swapped(
+            ENDED + "gives_up_vote", "alone and member.voter_state is VoterState.VOTER", "False",
+        ),),
+    ),
+    Mutant(
+        "ended_id_refused_silently", "C9", "who still has an id that the group had does not hear that it went on",
+        (swapped(ENDED + "with_verdict", "refusal(member, asked) is not None", "False"),),
+    ),
+    Mutant(
+        "ended_said_to_a_working_group", "C9, E8", "a group that works gives up its votes at the word of one that left",
+        (swapped(
+            ENDED + "gives_up_vote", "member.role is not Role.LEADER and not member.has_followed", "True",
+        ),),
+    ),
+    Mutant(
+        "ended_believed_unproven", "C9, C11", "anybody who reaches a member may have it give up its vote",
+        (ignored(
+            ENDED + "gives_up_vote",
+            "sender not in member.configuration.voters or (member.config.proof_wanted and not answer.proven)",
+        ),),
+    ),
     Mutant(
         "members_change_beside_plain", "C8", "members change while a plain DLedger process stands in the group",
         (ignored(CHANGES + "refusal", "self._membership.strangers.plain"),),

@@ -62,6 +62,10 @@ def unheard(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
         return [f"whether {leader.id} hears {one.id} is unknown"]
     if ours > limit_ms:
         return [f"{leader.id} heard {one.id} {ours / 1000:.1f} s ago"]
+    asked = leader.link_to(one.id)
+    waits_ms = None if asked is None else asked.unanswered_ms
+    if waits_ms is not None and waits_ms > limit_ms:
+        return [f"{one.id} has not answered {leader.id} for {waits_ms / 1000:.1f} s"]
     if theirs is not None and theirs > limit_ms:
         return [f"{one.id} heard {leader.id} {theirs / 1000:.1f} s ago"]
     took_ms = round_trips(facts).get(one.id)

@@ -44,6 +44,9 @@ class Link(Protocol):
     heard_at_ns: int | None
     rtt_ns: float | None
 
+    @property
+    def unanswered_since_ns(self) -> int | None: ...  # the heartbeat that is timed now
+
 
 class Progress:
     """See the module's docstring."""

@@ -85,6 +85,7 @@ class LinkStatus:
     out_since_ns: int | None
     heard_at_ns: int | None
     rtt_ns: float | None
+    unanswered_since_ns: int | None = None  # the heartbeat that is timed now left then
 
 
 @dataclass(slots=True, frozen=True)

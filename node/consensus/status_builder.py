@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from node.consensus.api import MS
 from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.leadership import Leadership
-from node.consensus.progress import PAUSED
+from node.consensus.progress import PAUSED, Link
 from node.consensus.status import (
     ClosuresStatus,
     DispatcherStatus,
@@ -136,8 +136,13 @@ def _peer(replica: Replica, peer_id: str) -> PeerStatus:
         store_id=None if hello is None else hello.store_id,
         recorded_store_id=member.hard.store_ids.get(peer_id),
         is_voter=view.is_voter,
-        link=None if link is None else LinkStatus(link.in_since_ns, link.out_since_ns, link.heard_at_ns, link.rtt_ns),
+        link=None if link is None else link_status(link),
     )
+
+
+def link_status(link: Link) -> LinkStatus:
+    times = (link.in_since_ns, link.out_since_ns, link.heard_at_ns)
+    return LinkStatus(*times, link.rtt_ns, link.unanswered_since_ns)
 
 
 def _own_watermark(replica: Replica) -> WatermarkStatus:

@@ -56,6 +56,11 @@ class LinkHealth:
             self.rtt_ns = took_ns if self.last_rtt_ns is None else min(took_ns, self.last_rtt_ns)
             self.last_rtt_ns = took_ns
 
+    @property
+    def unanswered_since_ns(self) -> int | None:
+        """When the heartbeat left whose answer is waited for; None: there is none."""
+        return None if self.asked_opaque == -1 else self.asked_at_ns
+
     def out_lost(self) -> None:
         """Our connection is gone, and what was asked on it with it."""
         self.out_since_ns = self.rtt_ns = self.last_rtt_ns = None
@@ -64,11 +69,12 @@ class LinkHealth:
 
 def link_view(peer_id: str, link: LinkHealth | LinkStatus, now_ns: int) -> LinkView:
     """One item of `state.links`."""
-    heard = link.heard_at_ns
+    heard, asked = link.heard_at_ns, link.unanswered_since_ns
     return LinkView(
         peer_id=peer_id,
         in_since=None if link.in_since_ns is None else wall_text(link.in_since_ns),
         out_since=None if link.out_since_ns is None else wall_text(link.out_since_ns),
         last_heard_ms=None if heard is None else max(0, now_ns - heard) // 1_000_000,
         rtt_ms=None if link.rtt_ns is None else round(link.rtt_ns / 1e6, 2),
+        unanswered_ms=None if asked is None else max(0, now_ns - asked) // 1_000_000,
     )

@@ -39,13 +39,15 @@ class PeerView(View):
 
 
 class LinkView(View):
-    """The two connections with a peer: since when they stand, and when it was last heard."""
+    """The two connections with a peer: since when they stand, and when it was last heard. `unanswered_ms`: for how long
+    the leader's newest timed heartbeat has been on its way; None: it was answered."""
 
     peer_id: Text
     in_since: Text | None = None
     out_since: Text | None = None
     last_heard_ms: Number | None = None
     rtt_ms: Number | None = None
+    unanswered_ms: Number | None = None
 
 
 class ConnectionsView(View):

@@ -46,6 +46,7 @@ class FakeNode:
     clock_s: float = 0.0
     ack_ms: int | None = 20
     rtt_ms: float | None = 0.8
+    unanswered_ms: float | None = None
     loop_late_ms: float | None = None
     certificates: list[Json] | None = None
     resends: int = 0
@@ -79,7 +80,7 @@ class FakeNode:
                 since = None if heard is None else "2026-01-01T11:00:00.000Z"
                 rtt = one.rtt_ms if self.role == "LEADER" else None
                 reported.append({"peer_id": one.id, "in_since": since, "out_since": since, "last_heard_ms": heard,
-                             "rtt_ms": rtt})  # fmt: skip
+                             "rtt_ms": rtt, "unanswered_ms": one.unanswered_ms})  # fmt: skip
         return reported
 
     def state(self) -> Json:

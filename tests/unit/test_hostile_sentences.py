@@ -212,3 +212,13 @@ def test_status_counts_voters_where_a_member_learns() -> None:
     summary = look([leader, *(with_peers(member(one), *ids, learners=("n2",)) for one in ids[1:])])
     assert "2 of 2 voters answer" in table_of(summary)[0]
     assert "3 of 3 members answer" in table_of(look([member("n0", acks=FRESH), member("n1"), member("n2")]))[0]
+
+
+def test_a_heartbeat_that_nobody_has_answered_for_long_is_no_proof() -> None:
+    """A link that turned slow, or a leader that timed it long ago: the time is known when the answer comes."""
+    story = Story()
+    story.look(2)
+    story.node("n2").unanswered_ms = 250
+    assert headline(story.look()) == "All 3 replicas are in step."
+    story.node("n2").unanswered_ms = 450
+    assert headline(story.look()).endswith("in step is not known: n2 has not answered n0 for 0.5 s.")

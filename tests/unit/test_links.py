@@ -43,6 +43,19 @@ def test_a_round_trip_belongs_to_the_question_that_was_asked() -> None:
     assert link_view("n1", health, 0).rtt_ms is None, "of a connection that is gone nothing is known"
 
 
+def test_it_is_said_for_how_long_a_heartbeat_has_not_been_answered() -> None:
+    health = LinkHealth()
+    assert link_view("n1", health, 5 * MS).unanswered_ms is None
+    health.asked(1, 10 * MS)
+    health.asked(2, 60 * MS)
+    assert link_view("n1", health, 310 * MS).unanswered_ms == 300
+    health.answered(1, 311 * MS)
+    assert link_view("n1", health, 400 * MS).unanswered_ms is None
+    health.asked(3, 500 * MS)
+    health.out_lost()
+    assert link_view("n1", health, 900 * MS).unanswered_ms is None, "it cannot be answered any more"
+
+
 def test_one_late_answer_is_no_slow_link_and_two_are() -> None:
     """A heartbeat that waited for a cut to be mended says how long the cut lasted, and nothing of the link."""
     health = LinkHealth()

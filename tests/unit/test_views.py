@@ -39,7 +39,7 @@ def test_a_field_of_the_status_reaches_the_answer() -> None:
 
 # What the engine does not fill: the control plane does, or other servers' answers have it.
 FILLED_ELSEWHERE = {
-    "StateView.is_java", "StateView.started_with", "ClosureView.times_out_in_ms", "EventView.text"
+    "StateView.is_java", "StateView.started_with", "StateView.broker", "ClosureView.times_out_in_ms", "EventView.text"
 }  # fmt: skip
 
 

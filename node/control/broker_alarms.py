@@ -53,7 +53,7 @@ class BrokerAlarms:
             said = await self._link.json("broker", within_s=WITHIN_S)
             wrong = troubles(said, leads=said["leader_id"] == self._self_id)
         except Problem as problem:
-            wrong = {"broker_down": problem.detail}
+            wrong = {"broker_down": problem.detail.rstrip(".")}
         now_s, before = time.monotonic(), self._found
         self._found = {}
         for code, text in wrong.items():

@@ -272,7 +272,7 @@ def sent_snapshots(rng: random.Random) -> dict[str, Any]:
         **dict.fromkeys(DAMAGE, 0.0), "applier": True, "apply_ms": 2.0, "apply_fail": 0.0, "trim": 12.0,
         "left_behind": 0.7, "data_file_size": 4096, "body_bytes": 400, "appends": 150.0, "partition": 3.0,
         "partition_ms": 500.0, "pause": 2.0, "wipe": rng.choice((0.0, 1.0)), "reset": rng.choice((0.0, 3.0)),
-        "lose_state": rng.choice((0.0, 2.0)), "lose_sender": rng.choice((0.0, 30.0)),
+        "lose_state": rng.choice((0.0, 2.0)), "lose_sender": rng.choice((0.0, 150.0)),
     }  # fmt: skip
 
 

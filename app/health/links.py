@@ -94,7 +94,7 @@ def one_way(facts: Facts, leader: MemberView, one: MemberView) -> Way | None:
     if ours is None or theirs is None:
         return None
     heard_at, hears_at = facts.when(leader, ours), facts.when(one, theirs)
-    apart, patience = timedelta(milliseconds=facts.patience_ms / 2), timedelta(milliseconds=facts.patience_ms)
+    apart = patience = timedelta(milliseconds=facts.patience_ms)
     if facts.now - max(heard_at, hears_at) > patience:
         return None
     silent = silence_ms(facts, leader, one) or 0.0

@@ -150,6 +150,7 @@ class Recall:
             self.leader = self.leader_since = None
         elif self.leader != (leader.id, view.term):
             self.leader, self.leader_since = (leader.id, view.term), now
+            self.resends.clear()  # each leader counts its own
         if leader is not None and leader.state is not None:
             self.led[leader.id] = leader.state.boot_id
 

@@ -58,6 +58,9 @@ def produce(
     keys: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="Found by it; repeatable.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="TAG", help="What consumers choose by.")] = None,
     shard: Annotated[str | None, typer.Option(metavar="TEXT", help="Same text, same queue.")] = None,
+    delay: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Seen only so long after: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h.")
+    ] = None,
     group: Annotated[str, typer.Option(metavar="NAME", help="The group of producers.")] = "quorumscope",
     deadline: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For each message.")] = 10.0,
     as_json: JsonOption = False,
@@ -66,8 +69,21 @@ def produce(
     from node.message_client import OutgoingMessage
 
     lines = (one.encode("utf-8", "surrogateescape") for one in bodies) if bodies else _lines()
-    messages = (OutgoingMessage(topic, body, tuple(keys or ()), tag, (), shard) for body in lines)
+    level = delay_level(delay)
+    messages = (OutgoingMessage(topic, body, tuple(keys or ()), tag, (), shard, level) for body in lines)
     return asyncio.run(_produce(_name_servers(name_server), messages, group, deadline, as_json))
+
+
+def delay_level(text: str | None) -> int:
+    """RocketMQ's level for a time that is one of its 18; 0: at once. Raises Failure."""
+    from node.message_store.delay_levels import DEFAULT_DELAY_LEVELS
+
+    levels = DEFAULT_DELAY_LEVELS.split()
+    if text is None:
+        return 0
+    if text not in levels:
+        raise Failure(Exit.USAGE, f'--delay "{text}": it is one of {DEFAULT_DELAY_LEVELS}')
+    return levels.index(text) + 1
 
 
 def _lines() -> Iterable[bytes]:
@@ -126,29 +142,28 @@ def consume(
     name_server: NameServerOption = None,
     tags: Annotated[str, typer.Option(metavar="'A || B'", help="Only these; all by default.")] = "*",
     count: Annotated[int, typer.Option("-n", metavar="N", min=0, help="End after so many; 0: never.")] = 0,
+    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="What is printed is done, or comes again.")] = True,
     from_last: Annotated[bool, typer.Option("--from-last", help="A new group begins at the end.")] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Print a topic's messages as they come, as one of a group."""
-    return asyncio.run(_consume(_name_servers(name_server), topic, group, tags, count, from_last, as_json))
+    return asyncio.run(_consume(_name_servers(name_server), topic, group, tags, count, from_last, as_json, ack=ack))
 
 
 async def _consume(
-    name_servers: list[str], topic: str, group: str, tags: str, count: int, from_last: bool, as_json: bool
+    name_servers: list[str], topic: str, group: str, tags: str, count: int, from_last: bool, as_json: bool, *, ack: bool
 ) -> int:
     from node.message_client import ClientError, MessageConsumer
 
     seen = 0
     try:
         async with MessageConsumer(name_servers, group, topic, tags=tags, from_first=not from_last) as consumer:
-            async for message in consumer:
-                if count and seen == count:  # asking for one more said that the last is done
-                    break
-                seen += 1
+            while not count or seen < count:
+                message = await consumer.receive()
                 _show_received(message, as_json)
-                if count and seen == count:
+                if ack:
                     consumer.done(message)
-                    break
+                seen += 1
     except ClientError as error:
         raise _failure(error) from error
     return Exit.FINE

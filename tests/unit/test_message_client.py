@@ -192,6 +192,14 @@ def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             assert await asyncio.to_thread(run, sent) == 0
             lines = capsys.readouterr().out.splitlines()
             assert [line.split()[2] for line in lines] == ["0", "1"]
+            peek = ["consume", "Flights", "--group", "P", "-n", "1", "--no-ack", *to]
+            for _ in range(2):
+                assert await asyncio.to_thread(run, peek) == 0
+                assert capsys.readouterr().out.split()[1:] == ["0", "one"], "it was not done"
+            assert await asyncio.to_thread(run, ["produce", "Later", "x", "--delay", "2h", *to]) == 0
+            assert capsys.readouterr().out
+            assert await asyncio.to_thread(run, ["produce", "Later", "x", "--delay", "7s", *to]) == 64
+            assert "1s 5s 10s" in capsys.readouterr().err
             got = ["consume", "Flights", "--group", "G", "-n", "1", *to]
             assert await asyncio.to_thread(run, got) == 0
             assert capsys.readouterr().out.split()[1:] == ["0", "one"]

@@ -109,7 +109,7 @@ async def overview(request: Request, cluster_id: ClusterId, console: ConsoleDep,
 
 async def lists(console: Console, cluster_id: str, system: bool) -> tuple[Topics | None, ConsumerGroups | None, str]:
     """Topics and groups, or why they are not known."""
-    asked: dict[str, Any] = {"limit": LISTED, "system": "true" if system else None}
+    asked: dict[str, int | str | None] = {"limit": LISTED, "system": "true" if system else None}
     try:
         topics = await ask(console, cluster_id, Topics, "topics", **asked)
         return topics, await ask(console, cluster_id, ConsumerGroups, "consumer-groups", **asked), ""
@@ -179,7 +179,7 @@ async def find(
     }  # fmt: skip
     found, error = None, ""
     if any(asked.values()):
-        given: dict[str, Any] = {name: value or None for name, value in asked.items()}
+        given: dict[str, str | None] = {name: value or None for name, value in asked.items()}
         if asked["queue_id"] and not asked["queue_offset"] and not asked["from_time"]:
             given["queue_offset"] = "0"
         try:
@@ -198,7 +198,7 @@ async def send(
     """A test message. Raises ConsoleError, which says whether it is stored."""
     if not body:
         raise Invalid("A message has a body. Nothing was stored.")
-    said: dict[str, Any] = {"topic": topic, "body": body, "keys": [key.strip()] if key.strip() else []}
+    said: dict[str, str | list[str]] = {"topic": topic, "body": body, "keys": [key.strip()] if key.strip() else []}
     if tag.strip():
         said["tag"] = tag.strip()
     stored = await change(console, cluster_id, Produced, "POST", "messages", said)

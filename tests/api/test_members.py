@@ -34,6 +34,7 @@ def ended(group: Group, leader: str, answer: Any) -> Any:
 
 def test_members_are_listed_preflighted_changed_and_refused(group: Group) -> None:
     leader = group.leader()
+    group.until(lambda: group.get(leader, "/api/v1/state").json()["group_id"])  # before it nothing can be changed
     other = next(one for one in group.ids if one != leader)
     listed = group.get(leader, PATH).json()
     assert [(one["id"], one["kind"], one["joined_index"]) for one in listed["items"]] == [

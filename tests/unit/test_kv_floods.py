@@ -9,6 +9,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -252,7 +253,8 @@ class Slow:
 
 def test_the_watches_of_a_crowd_keep_nobody_from_asking() -> None:
     machine = Slow()
-    requests = MachineRequests(None, machine, None, Quota())  # type: ignore[arg-type]
+    driver = SimpleNamespace(replica=SimpleNamespace(applying=SimpleNamespace(needs_state_from=-1)))
+    requests = MachineRequests(driver, machine, None, Quota())  # type: ignore[arg-type]
 
     def ask(peer: Peer, count: int) -> None:
         body = encode_question(QuestionRequest([b"?"] * count, ReadMode.UNSAFE))

@@ -46,7 +46,7 @@ class Disks(Observer):
         self._claimed: dict[str, tuple[str, int]] = {}  # (store, durable index) as said last, over incarnations
         self.damaged: dict[str, str] = {}  # member -> the store that a fault damaged
         # member -> what is being cut, from where
-        self._cutting: dict[str, tuple[int, list[Held | None]]] = {}
+        self._cutting: dict[str, tuple[int, list[Held | None], list[int]]] = {}  # which of them rotted, too
         self._beginning: dict[str, EntryMeta] = {}  # member -> the base behind which its log began, or is to begin
         # The first damaged entry and since when it is known: (member, incarnation) -> (index, ns).
         self._faulty_from: dict[tuple[str, int], tuple[int, int]] = {}
@@ -201,7 +201,7 @@ class Disks(Observer):
         self._check_slots(member)
 
     def crashed(self, member: Member, how: str) -> None:
-        cut, _ = self._cutting.pop(member.id, (None, []))
+        cut, *_ = self._cutting.pop(member.id, (None, [], []))
         if cut is not None and member.id in self._claimed:  # it was done, or half done, and nobody heard of it
             disk_id, durable = self._claimed[member.id]
             self._claimed[member.id] = disk_id, min(durable, cut - 1)
@@ -251,10 +251,11 @@ class Disks(Observer):
             mirror = self._mirrors.of[member.id]
             mirror.update()
             cut = effects.truncate.cut_index
-            self._cutting[member.id] = cut, list(mirror.entries.since(cut))
+            known = list(mirror.entries.since(cut))
+            self._cutting[member.id] = cut, known, rotten_of(member, cut, known)
 
     def cut(self, member: Member, record: TruncationRecord) -> None:
-        begin, known = self._cutting.pop(member.id, (-1, []))
+        begin, known, rotten = self._cutting.pop(member.id, (-1, [], []))
         archive = TruncationArchive(member.directory, platform=member.platform)
         found = {entry.index: (entry.term, entry.chain_crc) for entry in archive.entries(archive.count)}
         kept = archive.record(archive.count)
@@ -262,11 +263,8 @@ class Disks(Observer):
         if self.is_damaged(member):
             # The bytes go into the archive as they are. What can be read there is what was: without entries that are
             # all zeros in front, up to the first other bad one, and also where only the index file was damaged; and
-            # what a fault hit reads as it is.
-            damage = member.damage
-            hit = damage.entries + [
-                index for index, held in enumerate(known, begin) if held and damage.rotten_at(held.pos, held.size)
-            ]
+            # what a fault hit reads as it is. Looked for before the cut, too: a byte that was 0 is so again behind it.
+            hit = member.damage.entries + rotten + rotten_of(member, begin, known)
             expected = {
                 index: key if index in hit else expected.get(index, key)
                 for index, key in found.items()
@@ -318,3 +316,9 @@ def durable_bytes(member: Member, path: Path) -> bytes:
         return member.platform.durable_bytes(path)
     except FileNotFoundError:
         return b""
+
+
+def rotten_of(member: Member, begin: int, known: list[Held | None]) -> list[int]:
+    """Which of these entries, the first of them `begin`, have a byte now that was not written."""
+    rotten_at = member.damage.rotten_at
+    return [index for index, held in enumerate(known, begin) if held and rotten_at(held.pos, held.size)]

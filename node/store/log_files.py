@@ -192,14 +192,16 @@ class LogFiles:
     def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int, *, sync_later: bool = False) -> None:
         """Zeroes what is behind an end, and removes the files that held nothing else.
 
-        `sync_later`: on the loop, which waits for no disk; the next sync makes all of it durable. Raises StoreIOError.
+        `sync_later`: on the loop, which waits for no disk and reads no file; the next sync makes all of it durable.
+        Raises StoreIOError.
         """
         try:
             last = self.data.find(from_pos if from_pos == self.begin_pos else from_pos - 1)
-            self.data.zero(from_pos, max(to_pos, from_pos + BLANK_BYTES))  # also for readers that hold the files open
+            end_pos = max(to_pos, from_pos + BLANK_BYTES)
+            self.data.zero(from_pos, end_pos, unread=sync_later)  # also for readers that hold the files open
             if last is not None:
                 self.data.drop_from(last.end, sync_later=sync_later)
-            self.index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES)
+            self.index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES, unread=sync_later)
             self.index.drop_from(from_index * INDEX_UNIT_BYTES, sync_later=sync_later)
         except (StoreIOError, StoreFull) as error:
             self.failed = True

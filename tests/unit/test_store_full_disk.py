@@ -48,6 +48,12 @@ class FillingDisk(OsPlatform):
     def __init__(self) -> None:
         self.free_bytes = 1 << 40
         self.folder_syncs = 0
+        self.reads: list[int] | None = None  # the offsets of those since; None: nobody wants to know
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        if self.reads is not None:
+            self.reads.append(offset)
+        return super().pread(fd, length, offset)
 
     def sync_directory(self, path: Path) -> None:
         self.folder_syncs += 1
@@ -91,6 +97,20 @@ def open_store(directory: Path, platform: FillingDisk) -> FileStore:
         directory, group="g", node_id="n0", data_file_size=DATA_BYTES, index_file_size=INDEX_BYTES, init=True,
         platform=platform,
     )  # fmt: skip
+
+
+def test_a_refused_append_reads_no_file(tmp_path: Path) -> None:
+    """It is taken back on the loop, which waits for no disk (SAFETY S9)."""
+    disk = FillingDisk()
+    store = open_store(tmp_path / "store", disk)
+    for number in range(200):
+        store.append_as_leader([b"%d" % number], 1)
+    disk.free_bytes, disk.reads = PAGE_BYTES, []
+    with pytest.raises(StoreFull):
+        while True:
+            store.append_as_leader([bytes(20_000)], 1)
+    assert disk.reads == []
+    store.close()
 
 
 @pytest.mark.parametrize("body_bytes", [100, 700, 5000, 20_000])

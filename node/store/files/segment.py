@@ -94,16 +94,17 @@ class Segment:
                 raise wrap(error, f"allocating {end - offset} bytes for {self.path}") from error
         self._allocated_bytes = end
 
-    def zero(self, pos: int, length: int, *, zeros_too: bool = False) -> None:
+    def zero(self, pos: int, length: int, *, zeros_too: bool = False, unread: bool = False) -> None:
         """Makes a range zeros. What is zeros already is left: on a full disk holes stay.
 
         From the back to the front, a sector at a time: a process that ends in the middle leaves a log with a torn tail,
         never sound records behind zeros, which would look like damage (SAFETY S3).
 
         `zeros_too`: but zeros that were written are written again, as a sync that failed may not have taken them along.
+        `unread`: nothing is read to see what is zeros already (the loop reads no file, SAFETY S9); holes still stay.
         """
         attempt = f"zeroing in {self.path}"
-        for first, last in reversed(self._data_runs(pos - self.start, length, zeros_too)):
+        for first, last in reversed(self._data_runs(pos - self.start, length, zeros_too or unread)):
             if zeros_too:
                 zero(self._fd, first, last - first, attempt, self._platform)
                 continue
@@ -112,8 +113,9 @@ class Segment:
                 zero(self._fd, low, last - low, attempt, self._platform)
                 last = low
 
-    def _data_runs(self, offset: int, length: int, zeros_too: bool) -> list[tuple[int, int]]:
-        """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends."""
+    def _data_runs(self, offset: int, length: int, unread: bool) -> list[tuple[int, int]]:
+        """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends; with
+        `unread` all that is no hole."""
         runs: list[tuple[int, int]] = []
         end = offset + length
         while offset < end:
@@ -126,8 +128,7 @@ class Segment:
             if offset >= end:
                 break
             page_end = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES)
-            held = b"" if zeros_too else self.read(self.start + offset, page_end - offset)
-            if not zeros_too and is_zeros(held):
+            if not unread and is_zeros(self.read(self.start + offset, page_end - offset)):
                 pass  # space that was allocated ahead and read since may count as data; it is zeros all the same
             elif runs and runs[-1][1] == offset:
                 runs[-1] = (runs[-1][0], page_end)

@@ -265,12 +265,12 @@ class SegmentList:
         segment.write(pos, data)
         self.dirty.add(segment)
 
-    def zero(self, pos: int, end: int, *, zeros_too: bool = False) -> None:
-        """Zeroes [pos, end) in the files that are there. `zeros_too`: see Segment.zero."""
+    def zero(self, pos: int, end: int, *, zeros_too: bool = False, unread: bool = False) -> None:
+        """Zeroes [pos, end) in the files that are there. `zeros_too`, `unread`: see Segment.zero."""
         for segment in reversed(list(self)):
             low, high = max(pos, segment.start), min(end, segment.end)
             if low < high:
-                segment.zero(low, high - low, zeros_too=zeros_too)
+                segment.zero(low, high - low, zeros_too=zeros_too, unread=unread)
                 self.dirty.add(segment)
 
     def zero_from(self, pos: int) -> None:

@@ -15,27 +15,11 @@ from node.message_store.put_result import PutStatus
 from node.message_store.record import encode_record
 from tests.simulation.disk import SimulatedPlatform
 from tests.simulation.message_disk import MessageDisk
+from tests.unit.ha_kit import SlaveStore
 from tests.unit.message_kit import record
 
 ROOT = Path("/store")
 FILE_BYTES = 4096
-
-
-class SlaveStore:
-    """A slave's log; `is_sync`: what it reports is on disk."""
-
-    def __init__(self, log: LocalCommitLog, is_sync: bool) -> None:
-        self.log, self.is_sync = log, is_sync
-
-    @property
-    def durable_offset(self) -> int:
-        return self.log.flushed_offset if self.is_sync else self.log.max_offset
-
-    def append_data(self, offset: int, data: bytes) -> int:
-        return self.log.append_data(offset, data)
-
-    def cut_back(self, end: int) -> int:
-        return self.log.cut(end)
 
 
 class Put:

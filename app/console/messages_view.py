@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from app.console import format as fmt
-from node.views.message_answers import Broker, ConsumerGroup, RoleChange
-
-BEHIND_MS: Final = 1000  # then new sends are refused (docs/broker.md)
+from node.views.message_answers import DISPATCH_BEHIND_MS, Broker, ConsumerGroup, RoleChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def stopped_dispatch(one: MemberBroker) -> str:
         return ""
     if dispatch.stopped_by:
         return dispatch.stopped_by
-    if dispatch.behind_ms > BEHIND_MS:
+    if dispatch.behind_ms > DISPATCH_BEHIND_MS:
         return f"It is behind by {fmt.count(dispatch.behind_entries)} entries, {fmt.duration_ms(dispatch.behind_ms)}."
     return ""
 

@@ -15,12 +15,12 @@ from node.control.broker_link import BrokerLink
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.views.base import TEXT_MAX
+from node.views.message_answers import DISPATCH_BEHIND_MS
 from node.views.state import AlarmView
 
 EVERY_S: Final = 1.0
 GRACE_S: Final = 3.0
 WITHIN_S: Final = 1.0
-BEHIND_MS: Final = 1000  # then a master takes no more messages
 Json = dict[str, Any]
 
 
@@ -70,7 +70,7 @@ def troubles(said: Json, *, leads: bool) -> dict[str, str]:
     dispatch = said["dispatch"]
     if dispatch["stopped_by"]:
         found["broker_dispatch_stopped"] = f"entry {dispatch['dispatched_index'] + 1:,}: {dispatch['stopped_by']}"
-    elif dispatch["behind_ms"] > BEHIND_MS:
+    elif dispatch["behind_ms"] > DISPATCH_BEHIND_MS:
         entries, seconds = dispatch["behind_entries"], dispatch["behind_ms"] / 1000
         found["broker_dispatch_behind"] = f"{entries:,} committed entries are not in its queues, for {seconds:.0f} s"
     if leads and said["role"] != "MASTER":

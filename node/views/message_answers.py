@@ -5,12 +5,14 @@ Times are RFC 3339 UTC; null where nothing is known. `perm` is RocketMQ's: 4 to 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel
 
 BrokerState = Literal["ok", "down"]
 Role = Literal["MASTER", "SLAVE"]
+DISPATCH_BEHIND_MS: Final = 1000
+"""A master whose dispatch is further behind takes no more messages (docs/broker.md)."""
 
 
 # --- the broker -----------------------------------------------------------------------------------------------------

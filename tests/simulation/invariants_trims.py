@@ -45,7 +45,8 @@ class Trims(Observer):
         store = member.store
         assert store is not None
         begin = store.begin_index
-        if not begin_before <= begin <= through_index + 1:
+        # Nothing is left to remove where the log has begun anew, further on, since the removal was asked for.
+        if not begin_before <= begin <= max(begin_before, through_index + 1):
             text = f"{member.id} was to remove entries {begin_before} to {through_index}, its log begins at {begin} now"
             raise Violation("begin_exact", text)
         if forced:

@@ -179,9 +179,10 @@ class Jobs:
     # --- the front of the log -------------------------------------------------------------------------------------
     def remove_prefix(self, through_index: int, *, forced: bool) -> None:
         """Whole files; a pin may have come meanwhile."""
-        member, begin = self._process.member, self._store.begin_index
+        member = self._process.member
 
         def work() -> None:
+            begin = self._store.begin_index  # by now: it may have begun anew since this was asked for
             self._store.remove_prefix(through_index, forced=forced)
             self._process.world.tell.trimmed(member, begin, through_index, forced)
 

@@ -54,6 +54,8 @@ class ClientPort:
         self._tables = TablesInLog(
             self.context, broker.metadata, lambda: self.requests.learn(broker.log.next_offsets)
         )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        self.context.locks.steady_ms = lambda: int(loop.time() * 1000)
         self._background = Background()
         self.registry = Registry()
         names = NameService(self.registry, wall_ms)

@@ -1,8 +1,8 @@
-"""A broker's tables (topics, groups, consumer offsets) and the metadata in the log: each follows the other.
+"""A broker's tables (topics, groups, offsets, locks of queues) and the metadata in the log: each follows the other.
 
 What the log says is taken into the tables by every member. At the master a change of a table is asked of the log: of
-topics and groups at once, and the request that made it is answered when it is committed; of offsets together, at most
-`OFFSETS_EVERY_S` after the first, and only those that changed. What no log will ever say (a member that stopped
+topics, groups and locks at once, and the request that made it is answered when it is committed; of offsets together, at
+most `OFFSETS_EVERY_S` after the first, and only those that changed. What no log will ever say (a member that stopped
 leading) is undone, so the tables of a slave and of a new master are what is committed, and no more.
 
 Invariant: a value of the log never replaces a newer one that the log has been asked for.
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from node.broker.metadata import Metadata, NotNow
 from node.broker.requests.context import Context
-from node.message_store.broker_tables import CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS, TOPICS
+from node.broker.requests.locks import QueueLock, read_key
+from node.message_store.broker_tables import CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS, QUEUE_LOCKS, TOPICS
 from node.protocol.broker_state import Tables
 from node.rocketmq.bodies import GroupConfig, TopicConfig, read_groups, read_topics
 from node.rocketmq.codes import Answer
@@ -42,6 +43,7 @@ class TablesInLog:
         context.groups.write = self._write_group
         context.groups.keeps = lambda: context.store.is_master
         context.offsets.on_change = self._offset_changed
+        context.locks.write = self._write_locks
         context.delay_offsets = lambda: delay_offsets(metadata.table(DELAY_OFFSETS))
         metadata.on_change.append(self._take)
         metadata.on_reset.append(self._take_all)
@@ -68,6 +70,9 @@ class TablesInLog:
 
     def _write_group(self, group: GroupConfig) -> None:
         self._ask({GROUPS: {group.name: group.as_said()}})
+
+    def _write_locks(self, change: Mapping[QueueLock, str | None]) -> None:
+        self._ask({QUEUE_LOCKS: {name.key: client_id for name, client_id in change.items()}})
 
     def _offset_changed(self, name: tuple[str, str]) -> None:
         if self._context.store.is_master:
@@ -108,6 +113,14 @@ class TablesInLog:
             topic, _at, group = name.partition("@")
             if not self._metadata.is_asked(CONSUMER_OFFSETS, name) and (topic, group) not in self._dirty:
                 self._context.offsets.take(topic, group, _queues(name, value))
+        for name, value in change.get(QUEUE_LOCKS, {}).items():
+            if not self._metadata.is_asked(QUEUE_LOCKS, name):
+                self._take_lock(name, value)
+
+    def _take_lock(self, key: str, client_id: Any) -> None:
+        name = read_key(key)
+        if name is not None:
+            self._context.locks.take(name, client_id if isinstance(client_id, str) else None)
 
     def _take_all(self) -> None:
         """All that is committed, and nothing else."""
@@ -121,6 +134,9 @@ class TablesInLog:
         for name, value in table(CONSUMER_OFFSETS).items():
             topic, _at, group = name.partition("@")
             context.offsets.take(topic, group, _queues(name, value))
+        context.locks.clear()
+        for name, value in table(QUEUE_LOCKS).items():
+            self._take_lock(name, value)
         self._learn()
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ TOPICS: Final = "topics"
 GROUPS: Final = "groups"
 CONSUMER_OFFSETS: Final = "consumer_offsets"
 DELAY_OFFSETS: Final = "delay_offsets"
+QUEUE_LOCKS: Final = "queue_locks"  # `topic@queue@group`: the client; RocketMQ's brokers keep none in a file
 # Table, file in config/, name of the map in it.
 TABLES: Final[Mapping[str, tuple[str, str]]] = {
     TOPICS: ("topics.json", "topicConfigTable"),

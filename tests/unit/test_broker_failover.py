@@ -10,6 +10,7 @@ from node.broker.broker import Broker
 from node.broker.client_port import ClientPort
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
 from node.message_store.put_result import PutStatus
+from node.rocketmq.bodies import MessageQueue
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
@@ -53,6 +54,8 @@ def test_a_new_master_has_what_is_committed_and_the_old_one_what_the_log_says(tm
         old = await master_of(members)
         await old.broker.metadata.change({TOPICS: {"Made": TOPIC}})
         old.port.context.groups.find("G")
+        queues = [MessageQueue("Made", "b", queue_id) for queue_id in range(2)]
+        assert old.port.context.locks.lock("G", "c1", queues) == queues
         for offset in range(5):
             old.port.context.offsets.put("G", "Made", 1, offset)
         put = await old.broker.lane.put(message(b"x", topic="Made"))
@@ -71,6 +74,8 @@ def test_a_new_master_has_what_is_committed_and_the_old_one_what_the_log_says(tm
         left = [one for one in members if one is not old]
         new = await master_of(left)
         assert new.port.context.offsets.get("G", "Made", 1) == 4 and "G" in new.port.context.groups.groups
+        locks = new.port.context.locks
+        assert (locks.lock("G", "c2", queues), locks.lock("G", "c1", queues[:1])) == ([], queues[:1])
         new.port.context.topics.delete("Made")
         await new.broker.metadata.settled()
         await new.broker.metadata.change({TOPICS: {"Made": TOPIC}})

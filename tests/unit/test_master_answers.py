@@ -34,6 +34,7 @@ MASTERS_ONLY = {
     Request.SEARCH_OFFSET_BY_TIMESTAMP: (QUEUE | {"timestamp": "1"}, b""),
     Request.GET_EARLIEST_MSG_STORETIME: (QUEUE, b""),
     Request.LOCK_BATCH_MQ: ({}, LOCK),
+    Request.UNLOCK_BATCH_MQ: ({}, LOCK),
     Request.UPDATE_AND_CREATE_TOPIC: (NEW_TOPIC, b""),
     Request.PULL_MESSAGE: (pull_fields(9), b""),  # a correction: the consumer is to begin elsewhere
 }

@@ -9,13 +9,15 @@ import pytest
 
 from node.broker.metadata import Metadata, NotKept, NotNow
 from node.broker.metadata_tables import TablesInLog
+from node.broker.requests import locks
 from node.broker.requests.context import Context, Identity
-from node.message_store.broker_tables import CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS, TOPICS
+from node.broker.requests.locks import LOCK_MS, QueueLock, QueueLocks, read_key
+from node.message_store.broker_tables import CONSUMER_OFFSETS, DELAY_OFFSETS, GROUPS, QUEUE_LOCKS, TOPICS
 from node.message_store.metadata_state import Applied, MetadataState, own_entry
 from node.protocol.broker_state import Tables, encode_metadata
 from node.protocol.group_kind import Channel
 from node.protocol.inert_records import inert_record
-from node.rocketmq.bodies import GroupConfig, TopicConfig
+from node.rocketmq.bodies import GroupConfig, MessageQueue, TopicConfig
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Refusal
 from tests.unit.engine_kit import until
@@ -244,3 +246,139 @@ def test_a_topic_that_is_deleted_takes_its_offsets_along() -> None:
         assert context.groups.find("Later") == context.groups.groups["Later"]
 
     run(work)
+
+
+# --- locks of queues -------------------------------------------------------------------------------------------------
+class Member:
+    """A broker's tables over a copy of the log, with a clock of its own, which stands until it is moved."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.story = Story()
+        self.story.lane.is_open = self.story.lane.is_master = False
+        self.context = tables_of(self.story, lambda: self.now_ms)
+
+    @property
+    def locks(self) -> QueueLocks:
+        return self.context.locks
+
+    def leads(self) -> None:
+        self.story.lane.is_master = True
+        self.story.lane.opens()
+
+    def asks(self, client: str, *queues: int, topic: str = "T") -> list[int]:
+        found = self.locks.lock("G", client, [MessageQueue(topic, "b", queue) for queue in queues])
+        return [one.queue_id for one in found]
+
+    def unlocks(self, client: str, *queues: int) -> None:
+        self.locks.unlock("G", client, [MessageQueue("T", "b", queue) for queue in queues])
+
+
+class Members:
+    """Two of them, one log: what the one sent and is committed is applied by both."""
+
+    def __init__(self) -> None:
+        self.both = [Member(1_000), Member(5_000_000)]  # clocks say nothing of each other
+
+    def commit(self, member: Member) -> None:
+        sent, member.story.lane.sent = member.story.lane.sent, []
+        for content in sent:
+            for one in self.both:
+                one.story.log.applies(content)
+
+    def later(self, ms: int) -> None:
+        for one in self.both:
+            one.now_ms += ms
+
+
+def two_masters(work: Callable[[Members, Member, Member], None]) -> None:
+    async def run() -> None:
+        members = Members()
+        first, second = members.both
+        first.leads()
+        work(members, first, second)
+
+    asyncio.run(run())
+
+
+def test_the_next_master_gives_no_queue_to_another_while_the_old_lock_may_be_believed_in() -> None:
+    def work(members: Members, first: Member, second: Member) -> None:
+        assert (first.asks("c1", 0, 1), first.asks("c2", 1, 2)) == ([0, 1], [2])
+        members.commit(first)
+        for _round in range(5):  # renewed every 20 s, which is in no log
+            members.later(20_000)
+            assert first.asks("c1", 0, 1) == [0, 1] and not first.story.lane.sent
+        members.later(LOCK_MS)  # an election, however long it took
+        first.story.lane.leaves()
+        second.leads()
+        assert (second.asks("c2", 0, 1, 2), second.asks("c1", 0)) == ([2], [0])
+        members.later(LOCK_MS)
+        assert (second.asks("c2", 0), second.asks("c2", 1)) == ([], [])  # the last millisecond of both
+        members.later(1)
+        assert second.asks("c2", 0, 1) == [0, 1], "nobody renewed them at this master"
+        members.commit(second)
+        second.story.lane.leaves()
+        first.story.lane.opens()
+        assert first.asks("c1", 0, 1) == [], "and the master after it knows that"
+
+    two_masters(work)
+
+
+def test_a_master_that_comes_back_gives_the_locks_of_its_first_time_their_whole_time_again() -> None:
+    def work(members: Members, first: Member, _second: Member) -> None:
+        assert first.asks("c1", 0) == [0]
+        members.commit(first)
+        first.story.lane.leaves()
+        members.later(LOCK_MS + 1)  # c1 renewed it at the other master meanwhile
+        first.story.lane.opens()
+        assert first.asks("c2", 0) == []
+
+    two_masters(work)
+
+
+def test_a_lock_that_no_quorum_has_is_none_at_the_next_master_and_its_client_was_not_answered() -> None:
+    def work(members: Members, first: Member, second: Member) -> None:
+        assert first.asks("c1", 0) == [0]  # the answer waits for the commit
+        first.story.lane.leaves()
+        second.leads()
+        assert second.asks("c2", 0) == [0]
+        members.commit(second)
+        assert first.locks.of_group("G") == second.locks.of_group("G") == {("T", 0): "c2"}
+
+    two_masters(work)
+
+
+def test_locks_that_ended_leave_the_log_and_a_refused_change_leaves_locks_as_they_are() -> None:
+    def work(members: Members, first: Member, second: Member) -> None:
+        first.asks("c1", 0, 1, 2)
+        members.commit(first)
+        first.unlocks("c2", 0)
+        assert not first.story.lane.sent, "it is not its own"
+        first.unlocks("c1", 0, 0)
+        members.commit(first)
+        assert set(second.locks.of_group("G")) == {("T", 1), ("T", 2)}
+        members.later(LOCK_MS + 1)
+        first.story.lane.room = 0
+        for change in (lambda: first.unlocks("c1", 1), lambda: first.asks("c2", 1), first.locks.look):
+            with pytest.raises(Refusal):
+                change()
+        assert set(first.locks.of_group("G").values()) == {"c1"}
+        first.story.lane.room = 9
+        first.locks.look()
+        members.commit(first)
+        assert first.story.metadata.table(QUEUE_LOCKS) == second.locks.of_group("G") == {}
+
+    two_masters(work)
+
+
+def test_names_that_no_queue_has_are_not_locked_and_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOCKS_MAX", 2)
+
+    def work(members: Members, first: Member, _second: Member) -> None:
+        assert (first.asks("c", 0, topic="T@1"), first.asks("c", -1), first.asks("c", 0, 1, 2)) == ([], [], [0, 1])
+        members.commit(first)
+        assert (first.asks("c", 2), first.asks("c", 0)) == ([], [0])
+        assert read_key("T@0@G") == QueueLock("T", 0, "G") and QueueLock("T", 0, "a@b") == read_key("T@0@a@b")
+        assert [read_key(one) for one in ("T@x@G", "T", "T@1@", "")] == [None] * 4
+
+    two_masters(work)

@@ -1,13 +1,18 @@
 """Locks of queues: an orderly consumer pulls from a queue only while it holds the queue's lock.
 
-Invariants: one client of a group holds a queue at a time; a lock that is not renewed within LOCK_MS is free; the table
-is bounded.
+Who holds what is in the log (`write`, `take`), so that the next master has it; when a lock was renewed is in the
+master's memory alone. A lock that came with the log counts as renewed when a master first looks at it: that is later
+than every renewal which an earlier master answered, so no lock ends before LOCK_MS have passed since its client renewed
+it. Clients renew every 20 s, and believe in a lock for 30 s.
+
+Invariants: one client of a group holds a queue at a time, also across changes of master; a lock that is not renewed
+within LOCK_MS is free; the table is bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from node.rocketmq.bodies import MessageQueue
 
@@ -15,34 +20,92 @@ LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
 
 
+class QueueLock(NamedTuple):
+    """What is locked: a queue, for a group. In the log it is `topic@queue@group`."""
+
+    topic: str
+    queue_id: int
+    group: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.topic}@{self.queue_id}@{self.group}"
+
+
+def read_key(key: str) -> QueueLock | None:
+    """None: this release writes no such key."""
+    topic, _at, rest = key.partition("@")
+    queue_id, _at, group = rest.partition("@")
+    return QueueLock(topic, int(queue_id), group) if queue_id.isdecimal() and group else None
+
+
 class QueueLocks:
-    """See the module's docstring."""
+    """See the module's docstring. `write` is given each change of holders (None: free) before it counts, and raises
+    Refusal where it may not be. `steady_ms`: a clock that nobody sets, where there is one."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._held: dict[tuple[str, MessageQueue], tuple[str, int]] = {}
+    def __init__(self, steady_ms: Callable[[], int]) -> None:
+        self.steady_ms = steady_ms
+        self._held: dict[QueueLock, tuple[str, int | None]] = {}  # by whom, and when renewed
+        self.write: Callable[[Mapping[QueueLock, str | None]], None] = lambda _change: None
 
+    # --- at the master ------------------------------------------------------------------------------------------
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Those that this client holds now, in the order asked for."""
-        now = self._now_ms()
+        """Those that this client holds now, in the order asked for. Raises Refusal, and then nothing is changed."""
+        now = self.steady_ms()
         found: list[MessageQueue] = []
+        new: dict[QueueLock, str | None] = {}
         for queue in dict.fromkeys(queues):
-            holder = self._held.get((group, queue))
-            if holder is not None and holder[0] != client_id and now - holder[1] <= LOCK_MS:
-                continue
-            if holder is None and len(self._held) >= LOCKS_MAX and not self._drop_expired(now):
-                continue
-            self._held[group, queue] = (client_id, now)
-            found.append(queue)
+            name = QueueLock(queue.topic, queue.queue_id, group)
+            holder = self._holder(name, now)
+            if holder is None:
+                if "@" in queue.topic or queue.queue_id < 0 or not self._has_room(name, len(new)):
+                    continue  # no topic has such a name, and no queue such a number
+                new[name] = client_id
+            if holder in (None, client_id):
+                found.append(queue)
+        if new:
+            self.write(new)
+        for queue in found:
+            self._held[QueueLock(queue.topic, queue.queue_id, group)] = (client_id, now)
         return found
 
-    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        for queue in queues:
-            if self._held.get((group, queue), ("", 0))[0] == client_id:
-                del self._held[group, queue]
+    def _holder(self, name: QueueLock, now: int) -> str | None:
+        """Who has a lock that is not over. The first look at one that came with the log begins its time."""
+        client_id, at = self._held.get(name, (None, now))
+        if client_id is not None and at is None:
+            self._held[name] = (client_id, now)
+        return None if at is not None and now - at > LOCK_MS else client_id
 
-    def _drop_expired(self, now: int) -> bool:
-        """Whether there is room by that."""
-        for key in [key for key, (_client, at) in self._held.items() if now - at > LOCK_MS]:
-            del self._held[key]
-        return len(self._held) < LOCKS_MAX
+    def _has_room(self, name: QueueLock, more: int) -> bool:
+        return name in self._held or len(self._held) + more < LOCKS_MAX
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Those that this client holds. Raises Refusal, and then nothing is changed."""
+        names = [QueueLock(queue.topic, queue.queue_id, group) for queue in dict.fromkeys(queues)]
+        self._free([name for name in dict.fromkeys(names) if self._held.get(name, ("", 0))[0] == client_id])
+
+    def look(self) -> None:
+        """What nobody renewed in time is free. Raises Refusal, and then it is still held."""
+        now = self.steady_ms()
+        self._free([name for name in list(self._held) if self._holder(name, now) is None])
+
+    def _free(self, names: list[QueueLock]) -> None:
+        if names:
+            self.write(dict.fromkeys(names))
+            for name in names:
+                del self._held[name]
+
+    # --- out of the log, and for views ----------------------------------------------------------------------------
+    def take(self, name: QueueLock, client_id: str | None) -> None:
+        """As the log has it from now on; None: it is free."""
+        if client_id is None:
+            self._held.pop(name, None)
+        elif self._held.get(name, ("", None))[0] != client_id:  # else this master has just given it
+            self._held[name] = (client_id, None)
+
+    def clear(self) -> None:
+        self._held.clear()
+
+    def of_group(self, group: str) -> dict[tuple[str, int], str]:
+        """Who holds which of its queues."""
+        return {(name.topic, name.queue_id): held[0] for name, held in self._held.items() if name.group == group}

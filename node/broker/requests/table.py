@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from node.background import Background
@@ -76,7 +77,7 @@ class BrokerRequests:
             Request.GET_CONSUMER_LIST_BY_GROUP: self._consumers,
             Request.CHECK_CLIENT_CONFIG: self._check_client,
             Request.LOCK_BATCH_MQ: as_master(self._lock),
-            Request.UNLOCK_BATCH_MQ: self._unlock,
+            Request.UNLOCK_BATCH_MQ: as_master(self._unlock),
             Request.UPDATE_AND_CREATE_TOPIC: as_master(self._create_topic),
             Request.DELETE_TOPIC_IN_BROKER: as_master(self._delete_topic),
             Request.GET_ALL_TOPIC_CONFIG: self._all_topics,
@@ -120,6 +121,9 @@ class BrokerRequests:
     def look(self) -> None:
         self.pulls.look()
         self.context.clients.expire()
+        if self.context.store.is_master:
+            with suppress(Refusal):  # it is tried again
+                self.context.locks.look()
 
     # --- clients ------------------------------------------------------------------------------------------------
     def _heartbeat(self, call: Call) -> Reply:
@@ -172,6 +176,7 @@ class BrokerRequests:
 
     def _unlock(self, call: Call) -> Reply:
         said = read_lock_request(call.request.body)
+        self.context.check_master()
         self.context.locks.unlock(said.group, said.client_id, said.queues)
         return Reply()
 

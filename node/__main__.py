@@ -1,5 +1,7 @@
 """The supervisor: `python -m node …` runs a member's processes: engine, control plane, in a broker group the broker.
 
+In classic mode (`[ha] role`) there is no engine: the broker is in its place, with all that is said of the engine here.
+
 Rules (SAFETY S1): an engine that crashed is restarted with back-off; one that refused for a reason that an operator
 must settle is not. The control plane outlives the engine to say `engine: down` and why, unless `--exit-with-engine`.
 SIGHUP is passed on to all, which then read their files again.
@@ -40,7 +42,8 @@ STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again withou
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
 REASON_FILE: Final = "engine-refused.json"
-BROKER_VARIABLES: Final = "QUORUMSCOPE_BROKER"
+ENGINE: Final = "node.server"
+BROKER: Final = "node.broker"
 RUNNING: Final[dict[str, asyncio.subprocess.Process]] = {}  # by module, the newest of each
 
 
@@ -100,17 +103,17 @@ async def stop(child: Child) -> None:
         await child.process.wait()
 
 
-def how(code: int) -> str:
-    """An engine's end in words."""
-    return f"the engine was killed by signal {-code}" if code < 0 else f"the engine ended with exit code {code}"
+def how(code: int, module: str = ENGINE) -> str:
+    """Its end in words."""
+    name = "the engine" if module == ENGINE else "the broker"
+    return f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
 
 
-def record_crash(data: Path | None, code: int) -> None:
+def record_crash(data: Path | None, reason: str) -> None:
     """Leaves the reason where the control plane looks for it, unless the engine has said it better itself."""
     if data is None or not data.is_dir():
         return
     path = data / REASON_FILE
-    reason = how(code)
     refusal = {
         "reason": reason,
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -133,7 +136,11 @@ def clear_reason(data: Path | None) -> None:
 
 def may_have_broker(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether anything in the configuration speaks of one."""
-    if any("broker" in word for word in arguments) or any(name.startswith(BROKER_VARIABLES) for name in environ):
+    return _speaks_of(("broker",), "QUORUMSCOPE_BROKER", arguments, environ)
+
+
+def _speaks_of(texts: Sequence[str], variables: str, arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    if any(text in word for word in arguments for text in texts) or any(one.startswith(variables) for one in environ):
         return True
     named = [environ.get("QUORUMSCOPE_CONFIG", "")]
     for at, word in enumerate(arguments):
@@ -143,9 +150,23 @@ def may_have_broker(arguments: Sequence[str], environ: Mapping[str, str]) -> boo
             named.append(word.removeprefix("--config="))
     for name in filter(None, named):
         with contextlib.suppress(OSError, UnicodeDecodeError):  # the engine says what is wrong with it
-            if "broker" in Path(name).read_text(encoding="utf-8"):
+            content = Path(name).read_text(encoding="utf-8")
+            if any(text in content for text in texts):
                 return True
     return False
+
+
+def is_classic(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether a broker in classic mode takes the engine's place. Most configurations do not speak of it, and are not
+    read here."""
+    if not _speaks_of(("--role", "ha.role", "[ha]"), "QUORUMSCOPE_HA_", arguments, environ):
+        return False
+    from node.config import ConfigError, read_again
+
+    try:
+        return read_again([one for one in arguments if one != FLAG_EXIT_WITH_ENGINE], environ).ha.is_classic
+    except ConfigError:  # the engine says what is wrong with it
+        return False
 
 
 async def keep_beside(module: str, name: str, arguments: Sequence[str], stopping: asyncio.Event) -> None:
@@ -179,26 +200,30 @@ def hold_data(data: Path | None) -> DataLock | None:
     return None
 
 
-async def keep_engine(arguments: Sequence[str], stopping: asyncio.Event, data: Path | None, *, restart: bool) -> int:
-    """Runs the engine until the stop (0), a refusal (its code) or, without `restart`, its crash (1)."""
+async def keep_engine(
+    arguments: Sequence[str], stopping: asyncio.Event, data: Path | None, *, restart: bool, module: str = ENGINE
+) -> int:
+    """Runs the engine, or the classic broker in its place, until the stop (0), a refusal (its code) or, without
+    `restart`, its crash (1)."""
     wait_s = 0.0
     lock: DataLock | None = None
     while True:
         began_at = time.monotonic()
-        lock = lock or hold_data(data)
+        if module == ENGINE:  # the broker holds it alone
+            lock = lock or hold_data(data)
         try:
-            code = await _ended(await start("node.server", arguments), stopping)
+            code = await _ended(await start(module, arguments), stopping)
         except OSError as error:  # no memory or no process to be had: that passes
-            code, ended = 1, f"the engine cannot be started ({error})"
+            code, ended = 1, f"{module} cannot be started ({error})"
         else:
-            ended = "" if code is None else how(code)
+            ended = "" if code is None else how(code, module)
         if code is None:
             return 0
         if code in NOT_RESTARTED:
             if code == EXIT_REFUSED:
                 note("engine_ended", "error", reason=f"{ended}: an operator must settle why", exit_code=code)
             return code
-        record_crash(data, code)
+        record_crash(data, ended or how(code, module))
         if not restart:
             note("engine_ended", "error", reason=ended, exit_code=code)
             return 1
@@ -232,9 +257,10 @@ async def supervise(arguments: Sequence[str]) -> int:
     control = background.keep(
         "the control plane", lambda: keep_beside("node.control", "the control plane", passed_on, stopping)
     )
-    if may_have_broker(passed_on, os.environ):
-        background.keep("the broker", lambda: keep_beside("node.broker", "the broker", passed_on, stopping))
-    code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine)
+    module = BROKER if is_classic(passed_on, os.environ) else ENGINE
+    if module == ENGINE and may_have_broker(passed_on, os.environ):
+        background.keep("the broker", lambda: keep_beside(BROKER, "the broker", passed_on, stopping))
+    code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine, module=module)
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
     # that one ended for good too (the same command started twice), nothing is left to stay up for.
     if not exit_with_engine and code not in (0, EXIT_USAGE, EXIT_UNAVAILABLE):

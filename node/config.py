@@ -10,7 +10,6 @@ Variables are QUORUMSCOPE_<TABLE>__<KEY> (one underscore is understood too), and
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +32,9 @@ from node.config_models import (
     StoreTable,
     TimingTable,
 )
+from node.config_table import is_loopback
 from node.control_tokens import TokensError, read_tokens
+from node.ha_table import HaTable, ha_trouble
 from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
 from node.tls_files import tls_trouble
 
@@ -66,6 +67,9 @@ NODE_FLAGS: Final[Mapping[str, str]] = {
     "--flush": "node.flush",
     "--state-machine": "node.state_machine",
     "--broker": "broker.address",
+    "--role": "ha.role",
+    "--ha": "ha.address",
+    "--ha-peers": "ha.peers",
     "--init": "node.init",
     "--join": "node.join",
     "--group-token": "node.group_token",
@@ -78,6 +82,7 @@ SWITCHES: Final = ("--init", "--join", "--make-secret")
 USAGE: Final = (
     "usage: python -m node --id ID --peers ID-HOST:PORT;… [--group G] [--data DIR] [--control HOST:PORT]"
     " [--flush sync|async] [--state-machine kv|MODULE:CLASS | --broker HOST:PORT] [--init | --join]"
+    " [--role sync_master|async_master|slave --ha HOST:PORT [--ha-peers HOST:PORT;…]]"
     " [--group-token TOKEN] [--secret-file FILE] [--make-secret]"
     " [--log-level debug|info|warning|error] [--log-format console|json]"
     " [--config FILE] [--set TABLE.KEY=VALUE]… [--exit-with-engine]"
@@ -101,6 +106,7 @@ class Settings(BaseModel):
     control: ControlTable = ControlTable()
     access: AccessTable = AccessTable()
     broker: BrokerTable = BrokerTable()
+    ha: HaTable = HaTable()
     console: ConsoleTable = ConsoleTable()
     oidc: OidcTable = OidcTable()
     audit: AuditTable = AuditTable()
@@ -118,8 +124,8 @@ class Settings(BaseModel):
 
     @property
     def self_address(self) -> str:
-        """This member's own "host:port"."""
-        return self.peers[self.node.id]
+        """This member's own "host:port", for the other members; in classic mode for the other brokers."""
+        return self.ha.address if self.ha.is_classic else self.peers[self.node.id]
 
     @property
     def control_token_file(self) -> Path | None:
@@ -128,6 +134,10 @@ class Settings(BaseModel):
 
     def check_tables(self) -> Settings:
         """Raises ConfigError where no member can be started with this, whatever its files say; returns itself."""
+        if self.ha.is_classic:
+            if wrong := ha_trouble(self.ha, self.node, has_broker=self.broker.has_broker, peers=self.peers):
+                raise ConfigError(wrong)
+            return self._check_control()
         known = ", ".join(sorted(self.peers)) or "none"
         if not self.peers:
             raise ConfigError("[peers] is empty: name the members with --peers n0-127.0.0.1:20911;n1-…")
@@ -148,19 +158,22 @@ class Settings(BaseModel):
                 " tls_cert_file, tls_key_file and tls_ca_file; while a running group gets its first secret,"
                 ' secret = "optional" needs allow_plaintext = true as well'
             )
-        control_host = split_address(self.control.address)[0]
-        no_token = self.control_token_file is None and self.control.tokens_file is None
-        if not is_loopback(control_host) and (no_token or self.control.tls_cert_file is None):
-            raise ConfigError(
-                f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
-                " and tls_key_file; tokens_file will do for the first"
-            )
         rows = rows_of(self.access.rows)
         if rows and self.node.token_file is None:
             raise ConfigError("[access] rows need [node] token_file: this member's own control plane shows that token")
         if any(row.kind == "certificate" for row in rows) and not self.node.tls:
             raise ConfigError(
                 "[access] names a certificate: that needs [node] tls_cert_file, tls_key_file, tls_ca_file"
+            )
+        return self._check_control()
+
+    def _check_control(self) -> Settings:
+        control_host = split_address(self.control.address)[0]
+        no_token = self.control_token_file is None and self.control.tokens_file is None
+        if not is_loopback(control_host) and (no_token or self.control.tls_cert_file is None):
+            raise ConfigError(
+                f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
+                " and tls_key_file; tokens_file will do for the first"
             )
         return self
 
@@ -199,16 +212,6 @@ class Settings(BaseModel):
                 yield "access.rows", row.path
         for key in ("token_file", "tokens_file", "tls_cert_file", "tls_key_file"):
             yield f"control.{key}", getattr(self.control, key)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address never leaves this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_token(path: Path) -> str:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from node.access_rows import rows_of
 from node.broker_table import BrokerTable
 from node.config_table import Address, Table
+from node.ha_table import HaTable
 from node.protocol.codes import FlushMode
 from node.protocol.group_id import check_group_token
 from node.protocol.peers import MEMBER_ID
@@ -380,6 +381,7 @@ TABLES: Final[dict[str, type[Table]]] = {
     "control": ControlTable,
     "access": AccessTable,
     "broker": BrokerTable,
+    "ha": HaTable,
     "console": ConsoleTable,
     "oidc": OidcTable,
     "audit": AuditTable,

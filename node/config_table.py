@@ -5,6 +5,7 @@ Invariant: unknown keys are errors, values never change.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -29,3 +30,13 @@ class Table(BaseModel):
     """One table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address never leaves this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -60,6 +60,17 @@ def node(
         str | None,
         typer.Option(metavar="HOST:PORT", help="The group is a RocketMQ broker's: where this member's listens."),
     ] = None,
+    role: Annotated[
+        str | None,
+        typer.Option(metavar="ROLE", help="Classic master/slave mode: sync_master, async_master or slave; no engine."),
+    ] = None,
+    ha: Annotated[
+        str | None, typer.Option("--ha", metavar="HOST:PORT", help="With --role: where it listens for slaves.")
+    ] = None,
+    ha_peers: Annotated[
+        str | None,
+        typer.Option("--ha-peers", metavar="HOST:PORT;…", help="With --role: where the other brokers listen."),
+    ] = None,
     init: Annotated[bool, typer.Option("--init", help="This member belongs to a NEW group: make its store.")] = False,
     join: Annotated[
         bool, typer.Option("--join", help="This is a NEW member of a group that exists: make its store, and wait.")
@@ -94,6 +105,9 @@ def node(
         "node.flush": flush,
         "node.state_machine": state_machine,
         "broker.address": broker,
+        "ha.role": role,
+        "ha.address": ha,
+        "ha.peers": ha_peers,
         "node.init": "true" if init else None,
         "node.join": "true" if join else None,
         "node.log_level": log_level,

@@ -1,5 +1,7 @@
 """`python -m node.broker <the node's flags>`: a member's broker as a process of its own beside the engine.
 
+With `[ha] role` it is the whole broker, in place of an engine (`classic/process.py`).
+
 It needs `[broker]`; without it there is nothing to do, and it ends with 0. It waits for its engine to have made the
 store, holds a lock on the derived files, and derives again what a crash cost.
 
@@ -24,7 +26,8 @@ from typing import Any, Final
 import uvloop
 
 from node.broker.broker import Broker
-from node.broker.client_port import ClientPort
+from node.broker.classic.process import serve as serve_classic
+from node.broker.client_port import ClientPort, PortTaken, listen
 from node.broker.dispatched_log import AnotherLog
 from node.collector import Collector
 from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
@@ -39,10 +42,6 @@ EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69
 LOCK: Final = "broker.lock"
 LOOK_AGAIN_S: Final = 0.05
-
-
-class PortTaken(Exception):
-    """Clients cannot reach this broker."""
 
 
 class LockHeld(MessageStoreError):
@@ -70,9 +69,12 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
         loop.add_signal_handler(number, asked.set)
     HangUp(lambda: reread(log, arguments), asked.set).listen()
     waiting = asyncio.create_task(asked.wait())
-    while not settings.store_directory.is_dir() and not asked.is_set():
+    while not settings.ha.is_classic and not settings.store_directory.is_dir() and not asked.is_set():
         await asyncio.wait([waiting], timeout=LOOK_AGAIN_S)
     if asked.is_set():
+        return
+    if settings.ha.is_classic:
+        await serve_classic(settings, log, waiting)
         return
     lock = take_lock(settings.node.data)
     clients: ClientPort | None = None
@@ -98,17 +100,6 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
                 clients.save()
         collector.stop()
         os.close(lock)
-
-
-async def listen(clients: ClientPort, settings: Settings) -> int:
-    """Raises PortTaken."""
-    address = settings.broker.address
-    host, port = split_address(address)
-    try:
-        return await clients.open(host, port, vip=settings.broker.vip)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise PortTaken(f"{address} cannot be listened on ({reason}): end what uses that port") from error
 
 
 def reread(log: Log, arguments: Sequence[str]) -> None:

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from node.background import Background, reason_of
 from node.broker.authority import Authority
+from node.broker.client_port import Service, wall_ms
 from node.broker.dispatched_log import DispatchedLog, Touched
+from node.broker.introspection import Asked
 from node.broker.metadata import CONTENT_BYTES, Metadata
+from node.broker.metadata_tables import TablesInLog
+from node.broker.open_puts import OpenPut
 from node.broker.own_engine import OwnEngine
 from node.broker.put_lane import PutLane
+from node.broker.requests.config_files import ConfigFiles
+from node.broker.requests.context import Context
 from node.broker.role_changes import RoleChangeHandler
 from node.broker.roles import BrokerRole, Step
 from node.broker.schedule import DelayOffsetsInLog, ScheduleService
@@ -44,13 +49,6 @@ LOOK_AT_FILES_S: Final = 5.0
 HAND_OVER_AGAIN_S_MAX: Final = 300.0
 STANDS_STILL_S: Final = 5.0  # then another member is to lead: nobody can put messages here
 Note = Callable[[str, str, dict[str, Any]], None]
-
-
-class Service(Protocol):
-    """What runs on the master only."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 class Broker:
@@ -95,7 +93,8 @@ class Broker:
         self._background = Background(
             lambda name, error: self.said("task_failed", "error", f"{name}: {reason_of(error)}")
         )
-        self.log.on_dispatched.append(self._dispatched)
+        self.on_dispatched = self.log.on_dispatched
+        self.on_dispatched.append(self._dispatched)
         self.log.on_applied.append(self._applied)
         self.log.on_state.append(self.reads.forget_all)
 
@@ -110,6 +109,44 @@ class Broker:
     def confirm(self) -> asyncio.Future[bool]:
         """Whether it may answer as what it is; not where another one became the master."""
         return self.authority.confirm()
+
+    # --- what its port asks (`Served` in `client_port.py`) ----------------------------------------------------------
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]:
+        return self.log.next_offsets
+
+    @property
+    def ha_address(self) -> None:
+        """Nobody connects there: the log is replicated by the engines."""
+        return None
+
+    def put_record(
+        self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
+    ) -> bool:
+        return self.lane.put_record(topic, queue_id, size_bytes, record_of)
+
+    def tables(self, context: Context, _files: ConfigFiles, learn: Callable[[], None]) -> TablesInLog:
+        return TablesInLog(context, self.metadata, learn)
+
+    def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        log, roles = self.log, self.roles
+        has_role = roles.role is not None
+        return {
+            "role": None if roles.role is None else roles.role.name,
+            "broker_id": roles.broker_id if has_role else None,
+            "term": roles.term if has_role else None,
+            "leader_id": self.leader_id,
+            "dispatch": {
+                "committed_index": log.committed_index, "dispatched_index": log.dispatched_index,
+                "behind_entries": max(0, log.committed_index - log.dispatched_index),
+                "behind_ms": round(log.behind_s * 1000), "still_ms": round(log.still_s * 1000),
+                "stopped_by": log.stopped_by or None, "end_offset": log.end_position,
+            },
+            "role_changes": [one.as_said() for one in roles.timeline],
+        }  # fmt: skip
 
     def said(self, kind: str, severity: str, reason: str) -> None:
         """Into the broker's log."""
@@ -232,10 +269,6 @@ class Broker:
                 self.said("leadership_handed_over", "error", reason)
                 await asyncio.sleep(pause_s)  # it may come back, from one whose dispatch stands still as well
                 pause_s = min(2 * pause_s, HAND_OVER_AGAIN_S_MAX)
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _memory_bytes() -> int:

@@ -7,22 +7,23 @@ ended leaves nothing; topics that the log has messages of are known, whoever was
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from node.background import Background
-from node.broker.broker import Broker, wall_ms
-from node.broker.dispatched_log import Touched
-from node.broker.introspection import INTROSPECT, Introspection
-from node.broker.metadata_tables import TablesInLog
-from node.broker.registration import OwnRegistration, Registrar
+from node.broker.introspection import INTROSPECT, Asked, Introspection
+from node.broker.open_puts import OpenPut
+from node.broker.registration import OwnRegistration, Registrar, Role
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity, host_of
 from node.broker.requests.quick_sends import QuickSends
+from node.broker.requests.store import Store
 from node.broker.requests.table import BrokerRequests
 from node.broker.topic_rates import TopicRates
 from node.broker.transactions import TransactionTimes
-from node.config import split_address
+from node.config import Settings, split_address
+from node.message_store.new_message import PutLimits
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
 from node.rocketmq.codes import Request
@@ -36,10 +37,60 @@ SAVE_EVERY_S: Final = 5.0
 ROUTES: Final = frozenset({Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CLUSTER_INFO})  # they name the master
 
 
+Touched = dict[tuple[str, int], int]
+
+
+class Service(Protocol):
+    """What runs on the master only."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Tables(Protocol):
+    """Where topics, groups and offsets are kept, beside the context that has them in memory."""
+
+    @property
+    def is_known(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Served(Store, Protocol):
+    """What is needed of a broker: one on the replicated log, or one with a log of its own."""
+
+    transactions: Service | None
+    on_role: list[Callable[[], None]]
+    on_dispatched: list[Callable[[Touched], None]]
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def limits(self) -> PutLimits: ...
+    @property
+    def roles(self) -> Role: ...
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]: ...
+    @property
+    def ha_address(self) -> str | None:
+        """Where slaves connect; None: RocketMQ's rule, one above the main port."""
+
+    def put_record(
+        self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
+    ) -> bool: ...
+    def tables(self, context: Context, files: ConfigFiles, learn: Callable[[], None]) -> Tables: ...
+    def state(self) -> dict[str, Any]:
+        """Role, epoch or term, dispatch: for `node/broker/introspection.py`."""
+
+    def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
+        """More that this machine may ask, by name."""
+
+    def said(self, kind: str, severity: str, reason: str) -> None: ...
+
+
 class ClientPort:
     """See the module's docstring. Raises OSError where the broker's own address has no number."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Served) -> None:
         self._broker, settings = broker, broker.settings
         host, port = split_address(settings.broker.address)
         ip = str(host_of(host, port))
@@ -51,9 +102,7 @@ class ClientPort:
         )
         self.requests = BrokerRequests(self.context, times, broker.said)
         self._files = ConfigFiles(settings.node.data, self.context)
-        self._tables = TablesInLog(
-            self.context, broker.metadata, lambda: self.requests.learn(broker.log.next_offsets)
-        )  # fmt: skip
+        self._tables = broker.tables(self.context, self._files, lambda: self.requests.learn(broker.next_offsets))
         loop = asyncio.get_running_loop()
         self.context.locks.steady_ms = lambda: int(loop.time() * 1000)
         self._background = Background()
@@ -61,13 +110,13 @@ class ClientPort:
         names = NameService(self.registry, wall_ms)
         routes = {code: self.context.as_master(handler) for code, handler in names.handlers().items() if code in ROUTES}
         self._rates = TopicRates()
-        introspection = Introspection(self.context, self._state, self._rates.of)
+        introspection = Introspection(self.context, self._state, self._rates.of, broker.questions())
         handlers: Mapping[int, Handler] = {
             **names.handlers(), **routes, **self.requests.handlers(), INTROSPECT: introspection.handle,
         }  # fmt: skip
-        quick = QuickSends(self.context, self.requests.sends, broker.limits, broker.lane.put_record)
+        quick = QuickSends(self.context, self.requests.sends, broker.limits, broker.put_record)
         self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed, take_send=quick.send)
-        own = OwnRegistration(self.context, broker.roles)
+        own = OwnRegistration(self.context, broker.roles, broker.ha_address)
         self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
         broker.on_role.append(self.registrar.soon)
@@ -75,7 +124,7 @@ class ClientPort:
         broker.transactions = self.requests.transactions
         if broker.is_master:
             self.requests.transactions.start()
-        broker.log.on_dispatched.append(self._dispatched)
+        broker.on_dispatched.append(self._dispatched)
 
     async def open(self, host: str, port: int, *, vip: bool = False) -> int:
         """The main port's number. Raises OSError."""
@@ -89,13 +138,12 @@ class ClientPort:
     async def _save_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
-            due = self._files.due() if self._broker.metadata.is_known else None
-            if due:
-                await asyncio.to_thread(self._files.write, due)
+            if self._tables.is_known:
+                await self._files.save()
 
     def save(self) -> None:
         """All that is not in its file. Raises OSError."""
-        if self._broker.metadata.is_known:
+        if self._tables.is_known:
             self._files.write(self._files.due())
 
     def close(self) -> None:
@@ -111,26 +159,15 @@ class ClientPort:
 
     def _state(self) -> dict[str, Any]:
         """What this broker is now, for `node/broker/introspection.py`."""
-        broker, log, roles = self._broker, self._broker.log, self._broker.roles
         registered = self.registrar.registered_ms
         return {
-            "role": None if roles.role is None else roles.role.name,
-            "broker_id": roles.broker_id if roles.role is not None else None,
-            "term": roles.term if roles.role is not None else None,
-            "leader_id": broker.leader_id,
+            **self._broker.state(),
             "address": self.context.identity.address,
-            "vip": broker.settings.broker.vip,
+            "vip": self._broker.settings.broker.vip,
             "name_servers": [{"address": one, "registered_ms": at} for one, at in registered.items()],
-            "dispatch": {
-                "committed_index": log.committed_index, "dispatched_index": log.dispatched_index,
-                "behind_entries": max(0, log.committed_index - log.dispatched_index),
-                "behind_ms": round(log.behind_s * 1000), "still_ms": round(log.still_s * 1000),
-                "stopped_by": log.stopped_by or None, "end_offset": log.end_position,
-            },
             "connections": len(self.server.connections),
             "pulls_held": self.requests.pulls.held,
-            "role_changes": [one.as_said() for one in roles.timeline],
-        }  # fmt: skip
+        }
 
     def _closed(self, connection: ClientConnection) -> None:
         self.registry.owner_gone(connection)
@@ -142,8 +179,27 @@ class ClientPort:
     def _look(self) -> None:
         self._timers["look"] = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
         self.requests.look()
-        self._rates.look(self._broker.log.next_offsets)
+        self._rates.look(self._broker.next_offsets)
         self.registrar.look()
         for owner in self.registry.expire(wall_ms()):
             if isinstance(owner, ClientConnection):
                 owner.close()
+
+
+class PortTaken(Exception):
+    """Clients cannot reach this broker."""
+
+
+async def listen(clients: ClientPort, settings: Settings) -> int:
+    """Raises PortTaken."""
+    address = settings.broker.address
+    host, port = split_address(address)
+    try:
+        return await clients.open(host, port, vip=settings.broker.vip)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PortTaken(f"{address} cannot be listened on ({reason}): end what uses that port") from error
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000

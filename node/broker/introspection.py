@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import json
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 from node.background import Background
@@ -39,10 +40,18 @@ Json = dict[str, Any]
 Asked = Mapping[str, Any]
 
 
+async def _answer_of(made: Callable[[Asked], Coroutine[Any, Any, Json]], asked: Asked) -> Reply:
+    return _json(await made(asked))
+
+
 class Introspection:
     """`state` says what the broker is now; `rates` by topic, messages a second."""
 
-    def __init__(self, context: Context, state: Callable[[], Json], rates: Callable[[str], float | None]) -> None:
+    def __init__(
+        self, context: Context, state: Callable[[], Json], rates: Callable[[str], float | None],
+        more: Mapping[str, Callable[[Asked], Coroutine[Any, Any, Json]]] | None = None,
+    ) -> None:  # fmt: skip
+        """`more`: further questions, by name; their answers are objects."""
         self._context, self._state, self._rates = context, state, rates
         self._lag = GroupLag(context)
         self._background = Background()
@@ -50,6 +59,7 @@ class Introspection:
             "broker": self._broker, "topics": self._topics, "topic": self._one_topic, "queues": self._queues,
             "groups": self._groups, "group": self._group, "offsets": self._offsets, "place": self._at_place,
             "queue": self._in_queue, "key": self._by_key, "time": self._by_time,
+            **{name: partial(_answer_of, made) for name, made in (more or {}).items()},
         }  # fmt: skip
 
     def handle(self, call: Call) -> Reply | None:

@@ -139,6 +139,10 @@ class TablesInLog:
             self._take_lock(name, value)
         self._learn()
 
+    @property
+    def is_known(self) -> bool:
+        return self._metadata.is_known
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

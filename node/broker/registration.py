@@ -52,8 +52,8 @@ class Role(Protocol):
 class OwnRegistration:
     """What this broker says of itself now."""
 
-    def __init__(self, context: Context, role: Role) -> None:
-        self._context, self._role = context, role
+    def __init__(self, context: Context, role: Role, ha_address: str | None = None) -> None:
+        self._context, self._role, self._ha_address = context, role, ha_address
 
     @property
     def broker_id(self) -> int:
@@ -70,7 +70,7 @@ class OwnRegistration:
 
     def as_registration(self) -> Registration:
         one = self._context.identity
-        ha = f"{one.ip}:{one.port + HA_ABOVE}"
+        ha = self._ha_address or f"{one.ip}:{one.port + HA_ABOVE}"
         return Registration(
             one.cluster, one.name, one.address, self.broker_id, ha, self.version, dict(self._context.topics.topics)
         )

@@ -16,6 +16,7 @@ from node.config import Settings
 from node.control import (
     archive,
     entries,
+    ha,
     kv,
     leadership,
     machine,
@@ -66,7 +67,10 @@ def make_parts(settings: Settings) -> Parts:
     )
     if settings.broker.has_broker:
         parts.broker = BrokerLink(settings)
-        parts.broker_alarms = BrokerAlarms(parts.broker, settings.node.id)
+        if settings.ha.is_classic:
+            ha.use(parts)
+        else:
+            parts.broker_alarms = BrokerAlarms(parts.broker, settings.node.id)
     if settings.node.token_file is not None:
         parts.rereading.add("the token that is shown to the engine", link.read_token, link.use_token)
     if settings.node.tls:
@@ -85,8 +89,9 @@ def create_app(settings: Settings) -> FastAPI:
         parts.stopping.set()
         await parts.operations.close()
         parts.link.close()
-        if parts.broker_alarms is not None and parts.broker is not None:
+        if parts.broker_alarms is not None:
             await parts.broker_alarms.close()
+        if parts.broker is not None:
             await parts.broker.close()
 
     app = FastAPI(
@@ -102,17 +107,17 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.parts = parts
     trail = OperatorTrail(settings.node.data / operator_trail.NAME)
     recorder, parts.link.row = Recorder(trail, parts.snapshots, parts.operations), row_now
-    # First of all, for it is asked most.
-    app.router.add_api_route(
-        "/api/v1/entries",
-        entries.append,
-        methods=["POST"],
-        tags=["entries"],
-        response_model=Json,
-        responses=says(Appended),
-        openapi_extra=entries.APPEND,
-        route_class_override=DirectRoute,
-    )
+    if not settings.ha.is_classic:  # first of all, for it is asked most
+        app.router.add_api_route(
+            "/api/v1/entries",
+            entries.append,
+            methods=["POST"],
+            tags=["entries"],
+            response_model=Json,
+            responses=says(Appended),
+            openapi_extra=entries.APPEND,
+            route_class_override=DirectRoute,
+        )
     app.add_route("/api/v1/openapi.json", PublishedJson(lambda: app.openapi()).answer, ["GET"])
     app.add_api_route("/api/v1", about, tags=["state"], responses=says(About))
     if settings.node.state_machine:
@@ -125,15 +130,19 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(messages.router)
         app.include_router(message_changes.router)
     for one in (
-        state.router,
-        entries.router,
-        archive.router,
-        segments.router,
-        leadership.router,
-        repair.router,
-        members.router,
-        trim.router,
-        state.health,
+        (ha.router, state.health)
+        if settings.ha.is_classic
+        else (
+            state.router,
+            entries.router,
+            archive.router,
+            segments.router,
+            leadership.router,
+            repair.router,
+            members.router,
+            trim.router,
+            state.health,
+        )
     ):
         app.include_router(one)
     app.add_middleware(
@@ -151,4 +160,5 @@ async def about(request: Request) -> dict[str, Any]:
     """What this is."""
     parts: Parts = request.app.state.parts
     node = parts.settings.node
-    return {"kind": "node", "version": parts.version, "group": node.group, "self_id": node.id}
+    kind = "classic" if parts.settings.ha.is_classic else "node"
+    return {"kind": kind, "version": parts.version, "group": node.group, "self_id": node.id}

@@ -148,6 +148,7 @@ class HAConnection:
         self.phase = Phase.NEW
         self.stand: Stand | None = None
         self.closed_by = ""
+        self.reason = ""  # of its verdict
         self.connected_ms = now_ms
         self.slave_request_offset = -1
         self.slave_ack_offset = -1
@@ -203,7 +204,7 @@ class HAConnection:
         """The first report of a slave of RocketMQ's."""
         self.slave = f"java:{self.address.rpartition(':')[0]}"
         verdict = judge_request(self._master.log, offset)
-        self.stand = verdict.stand
+        self.stand, self.reason = verdict.stand, verdict.reason
         if not verdict.stand.is_served:
             raise HaError(verdict.reason)
         self._serve(offset, verdict, now_ms)
@@ -213,7 +214,7 @@ class HAConnection:
             hello = parse_hello(said)
             self.slave, self.run = hello.slave, hello.run
             verdict = self._master.judged(self, hello)
-            self.stand = verdict.stand
+            self.stand, self.reason = verdict.stand, verdict.reason
             self.writing.say(verdict.to_json())
             if verdict.stand.is_served:
                 self._serve(hello.end, verdict, now_ms)

@@ -9,7 +9,7 @@ FLUSH_SLAVE_TIMEOUT when its time is over; the message stays either way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from node.message_store.put_result import PutStatus
 from node.protocol.value_class import value_class
@@ -33,6 +33,11 @@ class GroupTransferService:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def waiting(self) -> Sequence[GroupTransferRequest]:
+        """The oldest first; not to be changed."""
+        return self._waiting
 
     @property
     def next_deadline_ms(self) -> int | None:

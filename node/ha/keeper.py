@@ -14,7 +14,7 @@ from typing import Final
 from node.ha.sockets import now_ms
 from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
 from node.message_store.local_log import Flush
-from node.message_store.local_store import LocalMessageStore
+from node.message_store.local_store import Answer, LocalMessageStore
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutResult
 from node.message_store.write_files import Disk, OsDisk
@@ -34,18 +34,23 @@ class StoreKeeper:
         self._after_put, self._after_flush = after_put, after_flush
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self.on_dispatched: list[Callable[[dict[tuple[str, int], int]], None]] = []
         self._has_put = False
         self._flushed_ms = self._saved_ms = now_ms()
 
-    def put(self, message: NewMessage, *, is_batch: bool = False) -> asyncio.Future[PutResult]:
+    def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
         """Done when it is answered."""
+        return self.start(lambda answer: self.store.put(message, answer))
+
+    def start(self, put: Callable[[Answer], None]) -> asyncio.Future[PutResult]:
+        """The same of any put of the store's."""
         done: asyncio.Future[PutResult] = self._loop.create_future()
 
         def answer(result: PutResult) -> None:
             if not done.done():
                 done.set_result(result)
 
-        (self.store.put_batch if is_batch else self.store.put)(message, answer)
+        put(answer)
         if not self._has_put:
             self._has_put = True
             self._loop.call_soon(self._put_several)
@@ -55,8 +60,14 @@ class StoreKeeper:
         """Once for all puts of a turn of the loop."""
         self._has_put = False
         self._after_put()
-        self.store.dispatch()
+        self._dispatch()
         self._wake.set()
+
+    def _dispatch(self) -> None:
+        touched = self.store.dispatch()
+        if touched:
+            for hear in self.on_dispatched:
+                hear(touched)
 
     def wake(self) -> None:
         """A slave wrote something."""
@@ -72,7 +83,7 @@ class StoreKeeper:
                 await self._flush()
                 continue
             before = self.store.end_position
-            self.store.dispatch()
+            self._dispatch()
             if self.store.end_position > before:
                 await asyncio.sleep(0)
                 continue
@@ -101,7 +112,7 @@ class StoreKeeper:
             self.store.mark_flushed(found)
         self.store.flushed(found)
         self._after_flush()
-        self.store.dispatch()
+        self._dispatch()
 
 
 def _synced(found: Flush, finish: Callable[[Disk], None] | None) -> None:

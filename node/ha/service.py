@@ -105,7 +105,7 @@ class HAService:
         if not hello.slave:
             return Verdict(Stand.REFUSED, "it has no id")
         if hello.lineage.pair == self.lineage.pair and hello.lineage.epoch > self.lineage.epoch and self.lineage.pair:
-            self._fence(hello.lineage.epoch)
+            self.fence(hello.lineage.epoch)
         for one in self.connections:
             same = one is not connection and one.slave == hello.slave and one.phase is Phase.TRANSFER
             if same and one.run != hello.run:
@@ -114,7 +114,8 @@ class HAService:
                 one.close("it connected again")
         return judge(self.log, self.lineage, hello)
 
-    def _fence(self, epoch: int) -> None:
+    def fence(self, epoch: int) -> None:
+        """Somebody heard of a later epoch: nothing is acknowledged any more."""
         if not self.fenced_by:
             self.fenced_by = epoch
             text = f"a slave heard of epoch {epoch}, this master is of {self.lineage.epoch}: it takes no more puts"

@@ -324,15 +324,29 @@ class LocalCommitLog:
         self.save()
         return found.cut_bytes
 
-    def remove_below(self, offset: int) -> list[int]:
-        """Whole files that end at or below `offset` go, the oldest first, never the last one; which they were."""
+    def forget_below(self, offset: int) -> list[int]:
+        """Whole files that end at or below `offset` are no part of it any more, the oldest first, never the last one;
+        which they were. They go with `remove_forgotten`."""
         gone: list[int] = []
         while len(self._starts) > 1 and self._starts[1] <= min(offset, self.flushed_offset):
-            self._disk.remove(self._folder / file_name(self._starts[0]))
             gone.append(self._starts.pop(0))
             self._dirty.discard(gone[-1])
-        if gone:
-            self._disk.sync_folder(self._folder)
+        return gone
+
+    def remove_forgotten(self, starts: Sequence[int], disk: Disk | None = None) -> None:
+        """In any thread, with a disk of its own."""
+        using = disk if disk is not None else OsDisk()
+        for start in starts:
+            using.remove(self._folder / file_name(start))
+        if starts:
+            using.sync_folder(self._folder)
+        if disk is None:
+            using.close()
+
+    def remove_below(self, offset: int) -> list[int]:
+        """Both at once; which files they were."""
+        gone = self.forget_below(offset)
+        self.remove_forgotten(gone, self._disk)
         return gone
 
     def close(self) -> None:

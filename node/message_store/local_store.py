@@ -30,7 +30,7 @@ from node.message_store.local_log import FILE_BYTES, Flush, LocalCommitLog
 from node.message_store.local_mark import write_log_mark
 from node.message_store.local_records import Stop, walk
 from node.message_store.local_recovery import ABORT
-from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes
+from node.message_store.new_message import DELAY_LEVELS, NewMessage, PutLimits, Refused, record_bytes
 from node.message_store.properties import parse_properties
 from node.message_store.put_result import PutResult, PutStatus, refused
 from node.message_store.read_files import OS, Files
@@ -61,6 +61,7 @@ class LocalSettings:
     sync_flush_timeout_ms: int = SYNC_FLUSH_TIMEOUT_MS
     reserve_bytes: int = RESERVE_BYTES
     sizes: DerivedSizes | None = None
+    delay_levels: int = DELAY_LEVELS
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class LocalMessageStore:
         self._elapsed_ms = elapsed_ms or now_ms
         self._free_bytes, self._files = free_bytes, files
         self._disk = disk if disk is not None else OsDisk()
-        self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES)
+        self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES, delay_levels=settings.delay_levels)
         self.log = LocalCommitLog(root, settings.file_bytes, disk=self._disk, files=files)
         self.dispatcher = open_dispatcher(
             root, self.log.min_offset, self.log.max_offset, settings.sizes, self._disk, files
@@ -98,6 +99,7 @@ class LocalMessageStore:
         self.commits = GroupCommitService()
         self.slaves: Slaves | None = None
         self.takes_puts = False  # a slave's does not
+        self.on_rebuilt: list[Callable[[], None]] = []  # queues and index are others now
         self._offsets: QueueOffsets | None = None
         self._open: deque[_OpenPut] = deque()
 
@@ -152,6 +154,13 @@ class LocalMessageStore:
         """One message. `answer` may be called before this returns."""
         try:
             self._put([self.limits.judged(message)], answer)
+        except Refused as error:
+            answer(refused(error.status, error.reason))
+
+    def put_own(self, message: NewMessage, answer: Answer, spare_bytes: int = 0) -> None:
+        """What the broker itself puts: it goes where it says, also with a delay level."""
+        try:
+            self._put([self.limits.judged(message, moves=False, spare_bytes=spare_bytes)], answer)
         except Refused as error:
             answer(refused(error.status, error.reason))
 
@@ -259,6 +268,11 @@ class LocalMessageStore:
         """A message that is not on disk in time is answered before it can be read."""
         return put.end <= end or put.disk is PutStatus.FLUSH_DISK_TIMEOUT
 
+    def flush(self) -> None:
+        """In this thread. OSError: nothing more is written here."""
+        self.log.flush()
+        self.commits.flushed(self.log.flushed_offset)
+
     def begin_flush(self) -> Flush:
         """For a thread of the owner's; then `flushed` or `flush_failed`."""
         return self.log.begin_flush()
@@ -295,6 +309,8 @@ class LocalMessageStore:
                 self.root, self.log.min_offset, self.log.max_offset, self.dispatcher.sizes, self._disk, self._files
             )
             self.dispatcher = Dispatcher(self.root, disk=self._disk, files=self._files)
+            for hear in self.on_rebuilt:
+                hear()
         return gone
 
     def mark_flushed(self, found: Flush) -> None:
@@ -314,7 +330,7 @@ class LocalMessageStore:
 
 
 def _waits(message: NewMessage) -> bool:
-    """isWaitStoreMsgOK: unless its sender says WAIT=false."""
+    """isWaitStoreMsgOK: unless its sender says WAIT=false, which a broker takes out of what is stored."""
     if b"WAIT\x01" not in message.properties_data:
-        return True
+        return message.waits
     return dict(parse_properties(message.properties_data)).get("WAIT", "true").lower() == "true"

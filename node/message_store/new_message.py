@@ -66,6 +66,7 @@ class NewMessage:
     born_timestamp_ms: int = 0
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    waits: bool = True
 
     @property
     def takes_offset(self) -> bool:
@@ -157,6 +158,7 @@ class PutLimits:
             message = NewMessage(
                 batch.topic, batch.queue_id, one.body, batch.born_host, batch.store_host, properties, one.flag,
                 batch.sys_flag, batch.born_timestamp_ms, batch.reconsume_times, batch.prepared_transaction_offset,
+                batch.waits,
             )  # fmt: skip
             self._check_size(message, 0)
             judged.append(message)

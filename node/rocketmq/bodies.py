@@ -20,6 +20,7 @@ from node.rocketmq.java_json import (
     items_in,
     load,
     number_in,
+    object_in,
     text_in,
 )
 
@@ -317,6 +318,33 @@ def groups_answer(version: DataVersion, groups: Iterable[GroupConfig]) -> bytes:
 def offsets_answer(table: Mapping[str, Mapping[int, int]]) -> bytes:
     """Of 43: by `topic@group`, then by queue."""
     return dump({"offsetTable": table})
+
+
+def read_offsets(said: Mapping[Any, Any]) -> dict[tuple[str, str], dict[int, int]]:
+    """Of 43: by topic and group, then by queue. Raises BodyError."""
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for name, queues in object_in(said, "offsetTable").items():
+        topic, _at, group = str(name).partition("@")
+        if max(len(topic), len(group)) > NAME_CHARS_MAX or not isinstance(queues, dict):
+            raise BodyError("offsetTable is no table of offsets by topic@group")
+        found[topic, group] = _numbers(queues)
+    return found
+
+
+def read_delay_offsets(said: Mapping[Any, Any]) -> dict[int, int]:
+    """Of 45: by level. Raises BodyError."""
+    return _numbers(object_in(said, "offsetTable"))
+
+
+def _numbers(table: Mapping[Any, Any]) -> dict[int, int]:
+    """Java writes the names of such maps without quotes; they are queues or levels. Raises BodyError."""
+    found: dict[int, int] = {}
+    for name, value in table.items():
+        text = str(name)
+        if not (text.isascii() and text.isdigit() and int(text) <= INT32_MAX and type(value) is int and value >= 0):
+            raise BodyError(f"{text[:40]!r}: {str(value)[:40]} is no offset")
+        found[int(text)] = value
+    return found
 
 
 def delay_offsets_answer(table: Mapping[int, int]) -> bytes:

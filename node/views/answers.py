@@ -14,9 +14,9 @@ Engine = Literal["ok", "stale", "down"]
 
 
 class About(BaseModel):
-    """What this is."""
+    """What this is. `classic`: a broker in classic master/slave mode, which has no replicated log."""
 
-    kind: Literal["node", "sidecar", "console"]
+    kind: Literal["node", "classic", "sidecar", "console"]
     version: str
     group: str
     self_id: str

@@ -14,12 +14,16 @@ from node.control.app import create_app as create_control_plane
 from node.control.openapi import examples
 from tests.openapi_kit import Document
 
-MORE = {"node with a store": {"node.state_machine": "kv"}, "node with a broker": {"broker.address": "127.0.0.1:10911"}}
+CLASSIC = {"ha.role": "sync_master", "ha.address": "127.0.0.1:10912", "broker.address": "127.0.0.1:10911", "peers": ""}
+MORE = {
+    "node with a store": {"node.state_machine": "kv"}, "node with a broker": {"broker.address": "127.0.0.1:10911"},
+    "node in classic mode": CLASSIC,
+}  # fmt: skip
 ALWAYS = {"400", "401", "403", "421", "500", "503"}
 PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
 
 
-@pytest.fixture(scope="module", params=["node", "node with a store", "node with a broker", "console"])
+@pytest.fixture(scope="module", params=["node", *MORE, "console"])
 def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Document:
     place: Path = tmp_path_factory.mktemp("document")
     if request.param == "console":

@@ -6,6 +6,7 @@ and renamed, the one before stays as `.bak`. Invariants: what is not changed is 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,14 @@ class ConfigFiles:
     def __init__(self, data: Path, context: Context) -> None:
         self._folder, self._context = data / "config", context
         self._written: dict[str, bytes] = {}
+        self._saving = asyncio.Lock()
+
+    async def save(self) -> None:
+        """What is due now; on the loop, the files are written off it. Raises OSError."""
+        async with self._saving:
+            due = self.due()
+            if due:
+                await asyncio.to_thread(self.write, due)
 
     def due(self) -> dict[str, bytes]:
         """What is not in its file as it is now. On the loop: the tables do not change meanwhile."""

@@ -75,6 +75,11 @@ class GroupTable:
         if self.groups != before:
             self._changed()
 
+    def load(self, groups: dict[str, GroupConfig], version: DataVersion) -> None:
+        """As they were kept, with the version that they had."""
+        self.groups = self._made | groups
+        self.version = version
+
     def _changed(self) -> None:
         self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
 

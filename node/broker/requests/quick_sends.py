@@ -32,7 +32,9 @@ from node.rocketmq.dispatch import Peer, Refusal
 from node.rocketmq.send_frames import SendFrame, SendFront
 
 _PLAIN_FLAGS: Final = 0x1 | 0x2 | 0x700  # compression and several tags; transactions and IPv6 hosts go the other way
-_OTHERS: Final = (f"{DELAY}\x01".encode(), f"{CRC_NAME}\x01".encode(), b"TIMER_DE", TRAN_MSG.encode())
+_OTHERS: Final = (
+    f"{DELAY}\x01".encode(), f"{CRC_NAME}\x01".encode(), b"TIMER_DE", TRAN_MSG.encode(), f"{WAIT}\x01false".encode()
+)  # fmt: skip
 _DROPPED: Final = tuple(f"{name}\x01".encode() for name in (WAIT, CLUSTER))
 _ANSWER: Final = struct.Struct(">iIhbhiiii")
 _BINARY: Final = 1 << 24

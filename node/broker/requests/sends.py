@@ -32,6 +32,7 @@ from node.rocketmq.header_fields import read_header, write_header
 from node.rocketmq.headers import SendAnswer, SendBackRequest, SendRequest, SendRequestV2
 
 WAIT: Final = "WAIT"
+WAITS_NOT: Final = b"wait\x01false"  # isWaitStoreMsgOK: matters where a put can be answered before all have it
 CLUSTER: Final = "CLUSTER"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -133,13 +134,14 @@ class Sends:
         if queue_id < 0:
             queue_id = self._random.randrange(max(1, topic.write_queues))
         host = self._context.identity.host
-        properties = self._properties(bytes_of(said.properties or ""))
+        asked = bytes_of(said.properties or "")
+        properties = self._properties(asked)
         sys_flag = said.sys_flag & ~int(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
         sys_flag |= SysFlag.BORN_HOST_V6 if len(born.ip) == 16 else 0
         sys_flag |= SysFlag.STORE_HOST_V6 if len(host.ip) == 16 else 0
         return NewMessage(
             said.topic, queue_id, body, born, host, properties, said.flag, int(sys_flag),
-            said.born_timestamp, said.reconsume_times or 0,
+            said.born_timestamp, said.reconsume_times or 0, waits=WAITS_NOT not in asked.lower(),
         )  # fmt: skip
 
     def _properties(self, data: bytes) -> bytes:

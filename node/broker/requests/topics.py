@@ -99,6 +99,13 @@ class TopicTable:
         if self.topics != before:
             self._changed(list(topics.values()))
 
+    def load(self, topics: dict[str, TopicConfig], version: DataVersion) -> None:
+        """As they were kept, with the version that they had."""
+        self.topics = self._made | topics
+        self.version = version
+        for hear in self.on_change:
+            hear(list(topics.values()))
+
     def _changed(self, topics: list[TopicConfig]) -> None:
         self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
         for hear in self.on_change:

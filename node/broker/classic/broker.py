@@ -1,0 +1,235 @@
+"""The broker in classic mode: puts while it is master, dispatch and reads always. What `ClientPort` serves.
+
+    files = open_files(settings)                 # blocking: recovers the log
+    broker = ClassicBroker(settings, files, note)
+    running = asyncio.create_task(broker.run())  # until it is cancelled, or cannot go on
+    await broker.open()                          # its place in the pair
+
+Invariants: no other broker writes in this directory (`lock`); what it answers as stored can be read here; a write or a
+sync that failed ends it, and its next start finds where the log ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from node.background import Background, reason_of
+from node.broker.classic.lane import ClassicLane
+from node.broker.classic.pair import Pair
+from node.broker.classic.retention import Retention
+from node.broker.classic.tables import TablesInFiles
+from node.broker.classic.view import PairView
+from node.broker.client_port import Service, Touched, wall_ms
+from node.broker.introspection import Asked
+from node.broker.open_puts import OpenPut
+from node.broker.requests.config_files import ConfigFiles
+from node.broker.requests.context import Context
+from node.broker.schedule import ScheduleService
+from node.config import Settings, split_address
+from node.ha.keeper import StoreKeeper
+from node.ha.sockets import now_ms
+from node.message_store.dispatch_mark import DerivedSizes
+from node.message_store.errors import MessageStoreError
+from node.message_store.live_reads import LiveReads
+from node.message_store.local_flush import FlushMode
+from node.message_store.local_lock import StoreLock
+from node.message_store.local_store import LocalMessageStore, LocalSettings
+from node.message_store.new_message import PutLimits
+from node.message_store.recent_entries import RecentEntries
+from node.protocol.codes import FlushMode as NodeFlush
+
+MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
+LOOK_AT_FILES_S: Final = 5.0
+FREE_LOOK_MS: Final = 1000
+Note = Callable[[str, str, str], None]
+
+
+class FreeSpace:
+    """Of a directory's disk, in bytes, as it was within the last second: puts ask."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._bytes, self._looked_ms = folder, 0, -FREE_LOOK_MS
+
+    def __call__(self) -> int:
+        now = now_ms()
+        if now - self._looked_ms >= FREE_LOOK_MS:
+            found = os.statvfs(self._folder)
+            self._bytes, self._looked_ms = found.f_bavail * found.f_frsize, now
+        return self._bytes
+
+
+class ClassicFiles(NamedTuple):
+    """An open store, and the lock that nobody else writes in its directory."""
+
+    lock: StoreLock
+    store: LocalMessageStore
+
+
+def open_files(settings: Settings, sizes: DerivedSizes | None = None) -> ClassicFiles:
+    """Blocking: the log is recovered. Raises MessageStoreError, OSError."""
+    root = settings.node.data
+    lock = StoreLock(root)
+    try:
+        flush = FlushMode.SYNC_FLUSH if settings.node.flush is NodeFlush.SYNC else FlushMode.ASYNC_FLUSH
+        own = LocalSettings(
+                settings.store.mapped_file_size_for_entry_data_bytes, flush, settings.ha.sync_flush_timeout_ms,
+                sizes=sizes, delay_levels=len(settings.broker.delay_levels_ms),
+            )  # fmt: skip
+        store = LocalMessageStore(root, own, wall_ms, elapsed_ms=now_ms, free_bytes=FreeSpace(root))
+    except BaseException:
+        lock.release()
+        raise
+    return ClassicFiles(lock, store)
+
+
+class ClassicBroker:
+    """See the module's docstring. Raises MessageStoreError, OSError."""
+
+    def __init__(self, settings: Settings, files: ClassicFiles, note: Note) -> None:
+        self.settings, self.said = settings, note
+        self._lock, self.store = files
+        root = settings.node.data
+        self.limits: PutLimits = self.store.limits
+        self.keeper = StoreKeeper(self.store, after_flush=lambda: self.pair.follower.report())
+        self.on_dispatched: list[Callable[[Touched], None]] = self.keeper.on_dispatched
+        self.pair = Pair(settings, self.store, self.keeper, note)
+        self.lane = ClassicLane(self.keeper)
+        memory_bytes = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)
+        self.reads = LiveReads(root, self.store, RecentEntries(), memory_bytes)
+        self.pair_view = PairView(self.pair, self.store)
+        self.transactions: Service | None = None
+        self.on_role: list[Callable[[], None]] = []
+        self.roles = self  # of what its registration says
+        self._tables: TablesInFiles | None = None
+        self.schedule: ScheduleService | None = None
+        self._was_master = False
+        self._retention = Retention(settings.retention, self.store, self.reads, note)
+        self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
+        self.pair.on_role.append(self._role_is_new)
+        self.store.on_rebuilt.append(self.reads.forget_all)
+        self.on_dispatched.append(self._dispatched)
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+    @property
+    def is_master(self) -> bool:
+        return self.pair.is_master
+
+    @property
+    def broker_id(self) -> int:
+        """As it is registered."""
+        return self.pair.broker_id
+
+    @property
+    def term(self) -> int:
+        """Its epoch: a name server keeps the newest master."""
+        return self.pair.lineage.epoch
+
+    @property
+    def ha_address(self) -> str:
+        host, port = split_address(self.settings.ha.address)
+        if host in ("0.0.0.0", "::"):
+            host = split_address(self.settings.broker.address)[0]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def may_answer(self) -> bool:
+        return self.pair.is_master
+
+    def confirm(self) -> asyncio.Future[bool]:
+        """A slave answers as what it is; who was fenced answers nothing as a master."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        done.set_result(not self.pair.service.fenced_by)
+        return done
+
+    # --- what its port asks -----------------------------------------------------------------------------------------
+    @property
+    def next_offsets(self) -> Mapping[tuple[str, int], int]:
+        return self.store.next_offsets
+
+    def put_record(
+        self, _topic: str, _queue_id: int, _size_bytes: int, _record_of: Callable[[int, int, float], OpenPut]
+    ) -> bool:
+        return False
+
+    def tables(self, context: Context, files: ConfigFiles, learn: Callable[[], None]) -> TablesInFiles:
+        self._tables = TablesInFiles(self.settings.node.data, context, files, learn)
+        self.schedule = ScheduleService(
+            self, self._tables, self.settings.broker.delay_levels_ms, wall_ms, self.said
+        )  # fmt: skip
+        return self._tables
+
+    def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
+        return {"ha": self.pair_view.answer}
+
+    def state(self) -> dict[str, Any]:
+        store = self.store
+        return {
+            "role": "MASTER" if self.pair.is_master else "SLAVE",
+            "broker_id": self.broker_id,
+            "term": self.term,
+            "leader_id": self.settings.node.id if self.pair.is_master else None,
+            "dispatch": {
+                "committed_index": store.confirm_offset, "dispatched_index": store.end_position,
+                "behind_entries": store.confirm_offset - store.end_position, "behind_ms": 0, "still_ms": 0,
+                "stopped_by": store.log.broken_by or None, "end_offset": store.end_position,
+            },
+            "role_changes": [],
+        }  # fmt: skip
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        """Its place in the pair. Raises MessageStoreError, OSError."""
+        await self.pair.open()
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises OSError where the log or the queues cannot be written."""
+        self._background.keep("files", self._look_at_files)
+        self._background.keep("retention", self._retention.run)
+        self._background.keep("lag", self.pair_view.run)
+        try:
+            await self.keeper.run()
+        finally:
+            await self._background.stop()
+            self._stop_master()
+            await self.pair.close()
+
+    def close(self) -> None:
+        """Blocking: all is on disk, and the next start finds a clean end. Raises OSError, MessageStoreError."""
+        try:
+            self.store.close()
+        finally:
+            self._lock.release()
+
+    async def _look_at_files(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_AT_FILES_S)
+            try:
+                await asyncio.to_thread(self.reads.refresh)
+            except (MessageStoreError, OSError) as error:
+                self.said("store_unreadable", "warning", str(error))
+
+    def _dispatched(self, touched: Touched) -> None:
+        if self.schedule is not None:
+            self.schedule.arrived(touched)
+
+    def _role_is_new(self) -> None:
+        """Delayed messages and transactions are a master's."""
+        if self.pair.is_master and not self._was_master:
+            self._was_master = True
+            for one in (self.schedule, self.transactions):
+                if one is not None:
+                    one.start()
+        elif not self.pair.is_master:
+            self._stop_master()
+        for hear in self.on_role:
+            hear()
+
+    def _stop_master(self) -> None:
+        if self._was_master:
+            self._was_master = False
+            for one in (self.schedule, self.transactions):
+                if one is not None:
+                    one.stop()

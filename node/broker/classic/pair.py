@@ -1,0 +1,197 @@
+"""A broker's place in its pair: what it is, whom it sends to, whom it follows, and how it becomes another one.
+
+    pair = Pair(settings, store, keeper, note)
+    await pair.open()                    # as what it starts; Raises MessageStoreError, OSError
+
+A master of an earlier epoch that starts again asks the other brokers first, and a running one asks them again and
+again: a later one that is met makes it a slave, on record, so a pair never has two for longer than it takes to ask.
+
+Invariants: an epoch is on disk before the first put of it is taken; who met a later epoch takes no more puts, whatever
+its configuration says; a slave never becomes master by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from node.background import Background, reason_of
+from node.broker.classic.role_record import RoleRecord, read_role, write_role
+from node.config import Settings, split_address
+from node.ha.asking import NoMaster, ask
+from node.ha.client import HAClient
+from node.ha.handshake import Hello, hello_of
+from node.ha.keeper import StoreKeeper
+from node.ha.lineage import Lineage, read_lineage, write_lineage
+from node.ha.service import HAService
+from node.ha.settings import BrokerRole, HaSettings
+from node.ha.sockets import AcceptSocketService, HAClientService
+from node.message_store.local_store import LocalMessageStore
+from node.message_store.write_files import OsDisk
+
+Note = Callable[[str, str, str], None]
+PAIR_DIGITS: Final = 4
+
+
+def ha_settings(settings: Settings) -> HaSettings:
+    ha = settings.ha
+    return HaSettings(
+        in_sync_replicas=ha.in_sync_replicas, slave_timeout_ms=ha.slave_timeout_ms,
+        slave_fall_behind_max_bytes=ha.slave_fall_behind_max_bytes, transfer_batch_bytes=ha.transfer_batch_bytes,
+        heartbeat_ms=ha.heartbeat_ms, housekeeping_ms=ha.housekeeping_ms,
+        flow_control_bytes_s=ha.flow_control_bytes_per_s, reconnect_ms=ha.reconnect_ms, cuts_back=ha.cuts_back,
+    )  # fmt: skip
+
+
+class Pair:
+    """See the module's docstring. `on_role` is called after each change of role."""
+
+    def __init__(self, settings: Settings, store: LocalMessageStore, keeper: StoreKeeper, note: Note) -> None:
+        self._settings, self.store, self.keeper, self._note = settings, store, keeper, note
+        self._root = settings.node.data
+        self._disk = OsDisk()
+        self.configured = BrokerRole(settings.ha.role.upper())
+        self.record = read_role(self._root)
+        self.run = secrets.token_hex(8)
+        self.on_role: list[Callable[[], None]] = []
+        lineage, own = read_lineage(self._root), ha_settings(settings)
+        self.service = HAService(store.log, own, BrokerRole.SLAVE, lineage, note, self._fenced)
+        self.accept = AcceptSocketService(self.service)
+        self.client = HAClient(store, own, settings.node.id, self.run, lineage, self._keep, note)
+        self._peers = [split_address(one) for one in settings.ha.peer_addresses]
+        self._turn = itertools.cycle(self._peers)
+        self.following = ""  # the address of the master that this slave tries
+        self.follower = HAClientService(self.client, self._next_peer, own, keeper.wake)
+        self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
+        self._task: asyncio.Task[None] | None = None
+        store.slaves = self.service
+        self.service.on_statuses.append(store.settle)
+        self.changed_ms = 0
+
+    @property
+    def role(self) -> BrokerRole:
+        return self.service.role
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.service.lineage
+
+    @property
+    def is_master(self) -> bool:
+        return self.role.is_master and not self.service.fenced_by
+
+    @property
+    def broker_id(self) -> int:
+        """As it is registered: a master is 0."""
+        return 0 if self.is_master else self._settings.ha.broker_id
+
+    @property
+    def wanted(self) -> BrokerRole:
+        """What it starts as: by its record, else by its configuration."""
+        if self.record is None:
+            return self.configured
+        both_master = self.record.role.is_master and self.configured.is_master
+        return self.configured if both_master else self.record.role
+
+    # --- a start and an end -----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        """Raises MessageStoreError, and OSError where it cannot listen."""
+        later = await self._later_master() if self.wanted.is_master and self.lineage.pair else None
+        if later is not None:
+            self._record(BrokerRole.SLAVE, f"a master of epoch {later.lineage.epoch} was met at the start")
+        if self.wanted.is_master:
+            self._begin_epoch(self.wanted)
+        host, port = split_address(self._settings.ha.address)
+        await self.accept.begin_accept(host, port)
+        self._run()
+
+    def _run(self) -> None:
+        """What a master, or a slave, does all the time."""
+        if self._task is not None:
+            self._task.cancel()
+        named = "looking for a later master" if self.role.is_master else "following the master"
+        self._task = self._background.keep(named, self._watch if self.role.is_master else self.follower.run)
+        for hear in self.on_role:
+            hear()
+
+    async def close(self) -> None:
+        await self._background.stop()
+        await self.accept.close()
+        self.client.close("this broker stops")
+        self._disk.close()
+
+    # --- roles ------------------------------------------------------------------------------------------------------
+    def _begin_epoch(self, role: BrokerRole, *, is_promoted: bool = False, above: int = 0) -> None:
+        """It is master from here on. Raises MessageStoreError, OSError: it is not."""
+        pair = f"{self._settings.node.group}-{secrets.token_hex(PAIR_DIGITS)}"
+        self.store.flush()  # what is below the start of an epoch is on disk
+        start = self.store.log.max_offset
+        lineage = self.lineage.begun(pair, start, is_promoted=is_promoted, above=above)
+        write_lineage(self._root, lineage, self._disk)
+        self.service.lineage = self.client.lineage = lineage
+        self.store.become_master()
+        self.service.role, self.service.fenced_by = role, 0
+        self._note("ha_master", "info", f"{role.value} of pair {lineage.pair}, epoch {lineage.epoch} from {start} on")
+
+    def _fenced(self, epoch: int) -> None:
+        """A slave, or another broker, heard of a later epoch."""
+        self.store.become_slave()
+        self._background.run("becoming a slave", self._step_down(f"a later master is there, of epoch {epoch}"))
+
+    async def _step_down(self, why: str) -> None:
+        self._record(BrokerRole.SLAVE, why)
+        self.service.end(why)
+        self.service.role = BrokerRole.SLAVE
+        self._note("ha_slave", "warning", why)
+        self._run()
+
+    def _record(self, role: BrokerRole, why: str) -> None:
+        self.record = RoleRecord(role, why)
+        write_role(self._root, self.record, self._disk)
+
+    def _keep(self, lineage: Lineage) -> None:
+        write_lineage(self._root, lineage, self._disk)
+        self.service.lineage = lineage
+
+    # --- the other brokers ------------------------------------------------------------------------------------------
+    def _next_peer(self) -> tuple[str, int] | None:
+        found = next(self._turn, None)
+        self.following = "" if found is None else f"{found[0]}:{found[1]}"
+        return found
+
+    async def masters(self, own: Hello | None = None) -> list[tuple[str, Hello | NoMaster]]:
+        """What each of the others says, by its address."""
+        said = await asyncio.gather(*(ask(one, own) for one in self._peers), return_exceptions=True)
+        found: list[tuple[str, Hello | NoMaster]] = []
+        for (host, port), one in zip(self._peers, said, strict=True):
+            if isinstance(one, Hello | NoMaster):
+                found.append((f"{host}:{port}", one))
+            else:
+                raise one
+        return found
+
+    async def _later_master(self) -> Hello | None:
+        own = self.lineage
+        for _address, said in await self.masters():
+            is_later = isinstance(said, Hello) and said.lineage.pair == own.pair and said.lineage.epoch > own.epoch
+            if is_later and isinstance(said, Hello):
+                return said
+        return None
+
+    async def _watch(self) -> None:
+        """An older master that returns hears of this one's epoch, and a later one is heard of."""
+        while True:
+            await asyncio.sleep(self._settings.ha.reconnect_ms / 1000)
+            own = hello_of(self.store.log, self.lineage, self._settings.node.id, self.run)
+            for address, said in await self.masters(own):
+                if not isinstance(said, Hello) or said.lineage.pair != self.lineage.pair:
+                    continue
+                if said.lineage.epoch > self.lineage.epoch:
+                    self._note("ha_later_master", "error", f"{address} is master of epoch {said.lineage.epoch}")
+                    self.service.fence(said.lineage.epoch)
+                elif said.lineage.epoch < self.lineage.epoch:
+                    text = f"{address} was master of epoch {said.lineage.epoch}, and hears of {self.lineage.epoch}"
+                    self._note("ha_older_master", "warning", text)

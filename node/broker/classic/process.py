@@ -1,0 +1,56 @@
+"""The process of a classic broker: it opens the log, takes its place in the pair, and serves clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from typing import Final
+
+from node.broker.classic.broker import ClassicBroker, open_files
+from node.broker.client_port import ClientPort, PortTaken, listen
+from node.collector import Collector
+from node.config import Settings, split_address
+from node.logs import Log
+from node.message_store.errors import MessageStoreError
+
+READY: Final = "broker"
+
+
+async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool]) -> None:
+    """Raises OSError, MessageStoreError, PortTaken."""
+    settings.node.data.mkdir(parents=True, exist_ok=True)
+    files = await asyncio.to_thread(open_files, settings)
+    broker = ClassicBroker(settings, files, lambda kind, severity, reason: log.note(kind, severity, reason=reason))
+    clients: ClientPort | None = None
+    running: asyncio.Task[None] | None = None
+    collector = Collector(asyncio.get_running_loop())
+    collector.start()
+    try:
+        clients = ClientPort(broker)
+        running = asyncio.create_task(broker.run())
+        try:
+            await broker.open()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise PortTaken(f"{settings.ha.address} cannot be listened on ({reason}): end what uses it") from error
+        port = await listen(clients, settings)
+        log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}", ha=settings.ha.address)
+        said = {"event": READY, "id": settings.node.id, "pid": os.getpid(), "role": broker.pair.role.value}
+        print(json.dumps(said), flush=True)
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if clients is not None:
+            clients.close()
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        if clients is not None:
+            with contextlib.suppress(OSError):  # a full disk: what consumers commit again is no loss
+                clients.save()
+        collector.stop()
+        with contextlib.suppress(OSError, MessageStoreError):  # its next start finds out
+            await asyncio.to_thread(broker.close)
+    if running is not None and not running.cancelled():
+        running.result()

@@ -1,0 +1,109 @@
+"""A classic broker's topics, groups and offsets, in `DATA/config/*.json` as RocketMQ keeps them.
+
+A change of a topic or a group is on disk before it is answered; offsets follow within seconds, as in RocketMQ.
+
+Invariant: a file that cannot be read ends the start, and is left as it is; the one before it lies beside it (`.bak`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from node.broker.requests.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, ConfigFiles
+from node.broker.requests.context import Context
+from node.broker.requests.groups import GROUPS_MAX
+from node.broker.requests.topics import TOPICS_MAX
+from node.message_store.errors import MessageStoreError
+from node.rocketmq.bodies import (
+    DataVersion,
+    GroupConfig,
+    TopicConfig,
+    read_data_version,
+    read_delay_offsets,
+    read_groups,
+    read_offsets,
+    read_topics,
+)
+from node.rocketmq.java_json import BodyError, load, object_in
+
+FILE_BYTES_MAX: Final = 64 << 20
+VALUES_MAX: Final = 4_000_000
+
+
+class TablesInFiles:
+    """See the module's docstring. Raises MessageStoreError. It is the context's `changes`, too."""
+
+    def __init__(self, data: Path, context: Context, files: ConfigFiles, learn: Callable[[], None]) -> None:
+        self._folder, self._context, self._files = data / "config", context, files
+        self.asked = 0
+        self.delays: dict[int, int] = {}
+        self._load()
+        context.changes = self
+        context.topics.write = self._write_topic
+        context.groups.write = lambda _group: self._changes()
+        context.groups.keeps = lambda: context.store.is_master
+        context.delay_offsets = lambda: self.delays
+        learn()
+
+    @property
+    def is_known(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+    # --- what changed -----------------------------------------------------------------------------------------------
+    def _changes(self) -> None:
+        self.asked += 1
+
+    def _write_topic(self, name: str, topic: TopicConfig | None) -> None:
+        self._changes()
+        if topic is None:  # or its next messages would lie far behind these offsets
+            for group in self._context.offsets.of_topic(name):
+                self._context.offsets.take(name, group, {})
+
+    async def settled(self) -> None:
+        """All so far is on disk. Raises OSError."""
+        await self._files.save()
+
+    # --- delay offsets ----------------------------------------------------------------------------------------------
+    def get(self, level: int) -> int | None:
+        return self.delays.get(level)
+
+    def commit(self, offsets: Mapping[int, int]) -> bool:
+        self.delays |= offsets
+        return True
+
+    # --- a start ----------------------------------------------------------------------------------------------------
+    def _load(self) -> None:
+        context = self._context
+        with self._reading(TOPICS) as said:
+            if said:
+                table = read_topics(object_in(said, "topicConfigTable"), TOPICS_MAX)
+                context.topics.load(table, _version(said))
+        with self._reading(GROUPS) as said:
+            if said:
+                groups: dict[str, GroupConfig] = read_groups(object_in(said, "subscriptionGroupTable"), GROUPS_MAX)
+                context.groups.load(groups, _version(said))
+        with self._reading(OFFSETS) as said:
+            for (topic, group), queues in read_offsets(said).items() if said else ():
+                context.offsets.take(topic, group, queues)
+        with self._reading(DELAYS) as said:
+            self.delays = read_delay_offsets(said) if said else {}
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Any:
+        path = self._folder / name
+        try:
+            yield load(path.read_bytes(), FILE_BYTES_MAX, VALUES_MAX) if path.exists() else None
+        except (OSError, BodyError, ValueError) as error:
+            text = f"{path} cannot be read ({error}): put {path}.bak in its place, or a slave's, and start again"
+            raise MessageStoreError(text) from error
+
+
+def _version(said: Mapping[Any, Any]) -> DataVersion:
+    version = said.get("dataVersion")
+    return read_data_version(version) if isinstance(version, dict) else DataVersion()

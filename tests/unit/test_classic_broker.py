@@ -1,0 +1,139 @@
+"""A master and a slave in classic mode: RocketMQ's requests over sockets, roles, epochs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.config import ConfigError, load
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.header_fields import read_header
+from node.rocketmq.headers import SendAnswer
+from node.views.ha import HaView
+from tests.unit.broker_kit import pull_fields
+from tests.unit.classic_kit import classic, classic_settings, pair_ports, pulled, story, two
+from tests.unit.engine_kit import until
+
+
+def view(said: dict[str, object]) -> HaView:
+    own = {"as_of": "", "broker": "ok", "name": "pair", "self_id": "m", "address": "", "ha_address": ""}
+    return HaView.model_validate(own | said)
+
+
+@story
+async def test_what_the_master_acknowledges_is_read_at_both(tmp_path: Path) -> None:
+    bodies = [b"one", b"two", b"three"]
+    async with two(tmp_path) as (master, slave), master.client() as client, slave.client() as other:
+        answers = await client.send(*bodies)
+        assert [one.code for one in answers] == [Answer.SUCCESS] * 3
+        assert [read_header(SendAnswer, one.fields).queue_offset for one in answers] == [0, 1, 2]
+        assert await pulled(client, 3) == bodies
+        assert await pulled(other, 3) == bodies
+        refused = (await other.send(b"four"))[0]
+        assert refused.code == Answer.SERVICE_NOT_AVAILABLE
+        said = view(await master.broker.pair_view.answer({}))
+        assert (said.role, said.is_master, said.epoch, said.problems) == ("SYNC_MASTER", True, 1, ())
+        assert said.connections is not None
+        [one] = said.connections
+        assert (one.peer_id, one.kind, one.state, one.lag_bytes) == ("s", "ours", "transfer", 0)
+        assert one.acked_offset == said.end_offset == master.broker.store.log.max_offset > 0
+        there = view(await slave.broker.pair_view.answer({}))
+        assert there.role == "SLAVE" and there.following is not None and there.following.state == "transfer"
+
+
+@story
+async def test_a_held_pull_is_answered_by_the_next_message(tmp_path: Path) -> None:
+    async with two(tmp_path) as (master, slave), master.client() as client, slave.client() as other:
+        await client.send(b"first")
+        await pulled(other, 1)
+        held = asyncio.create_task(
+            other.ask((Request.PULL_MESSAGE, pull_fields(1) | {"sysFlag": "6"}, b""))  # it may wait
+        )
+        await until(lambda: slave.port.requests.pulls.held == 1)
+        await client.send(b"second")
+        [answer] = await held
+        assert answer.code == Answer.SUCCESS and b"second" in bytes(answer.body)
+
+
+@story
+async def test_a_sync_master_without_a_slave_says_so_and_keeps_the_message(tmp_path: Path) -> None:
+    ports = pair_ports("m", "s")
+    settings = classic_settings(tmp_path, "m", "sync_master", ports)
+    async with classic(settings) as master, master.client() as client:
+        [answer] = await client.send(b"alone")
+        assert answer.code == Answer.SLAVE_NOT_AVAILABLE
+        assert await pulled(client, 1) == [b"alone"]
+        [answer] = await client.send(b"unasked", i="WAIT\x01false")
+        assert answer.code == Answer.SUCCESS
+        said = view(await master.broker.pair_view.answer({}))
+        assert [one.code for one in said.problems] == ["too_few_slaves"]
+    async with classic(settings) as master, master.client() as client:  # and an epoch later
+        assert await pulled(client, 2) == [b"alone", b"unasked"]
+        assert master.broker.pair.lineage.epoch == 2
+
+
+@story
+async def test_topics_and_offsets_are_there_after_a_restart(tmp_path: Path) -> None:
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m"))
+    made = {
+        "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    commit = {"consumerGroup": "G", "topic": "TopicTest", "queueId": "0", "commitOffset": "7"}
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"x")
+        [answer] = await client.ask((Request.UPDATE_AND_CREATE_TOPIC, made, b""))
+        assert answer.code == Answer.SUCCESS
+        assert b"Made" in (tmp_path / "m/config/topics.json").read_bytes()  # before it is answered
+        [answer] = await client.ask((Request.UPDATE_CONSUMER_OFFSET, commit, b""))
+        assert answer.code == Answer.SUCCESS
+        version = master.port.context.topics.version
+    async with classic(settings) as master:
+        topic = master.port.context.topics.get("Made")
+        assert topic is not None and topic.read_queues == 3
+        assert master.port.context.offsets.get("G", "TopicTest", 0) == 7
+        assert master.port.context.topics.version == version
+
+
+@story
+async def test_an_old_master_that_returns_becomes_a_slave(tmp_path: Path) -> None:
+    """Whichever of the two notices first."""
+    ports = pair_ports("m", "n")
+    mine = classic_settings(tmp_path, "m", "async_master", ports)
+    async with classic(mine) as old, old.client() as client:
+        await client.send(b"before")
+        lineage = old.broker.pair.lineage
+    later = classic_settings(tmp_path, "n", "async_master", ports)
+    async with classic(later) as new:
+        pair = new.broker.pair
+        pair.service.lineage = lineage.begun("", 0, is_promoted=True)
+        async with classic(mine) as old, old.client() as client:
+            assert not old.broker.pair.is_master
+            [answer] = await client.send(b"after")
+            assert answer.code == Answer.SERVICE_NOT_AVAILABLE
+            assert "epoch 1048576" in (tmp_path / "m/quorumscope/role").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ha.role": "slave", "ha.address": "127.0.0.1:1"}, "broker] address"),
+        ({"ha.role": "slave"}, "--ha"),
+        ({"ha.address": "127.0.0.1:1"}, "--role"),
+        ({"ha.role": "king", "ha.address": "127.0.0.1:1"}, "sync_master"),
+        ({"ha.role": "slave", "ha.address": "127.0.0.1:1", "broker.address": "127.0.0.1:2"}, "--ha-peers"),
+        (
+            {"ha.role": "sync_master", "ha.address": "10.0.0.1:1", "broker.address": "127.0.0.1:2"},
+            "secret_file",
+        ),
+        (
+            {"ha.role": "sync_master", "ha.address": "127.0.0.1:1", "broker.address": "127.0.0.1:2", "peers": "n0-a:1"},
+            "exclude",
+        ),
+    ],
+)
+def test_what_cannot_be_started_says_what_is_missing(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("[", r"\[").replace("]", r"\]")):
+        load({"node.id": "m"} | given, None, {}).check_node()

@@ -38,8 +38,7 @@ class File:
         end = offset + len(data)
         cached = self.cached
         if end > len(cached):
-            cached.extend(bytes(end - len(cached)))
-            self.size_dirty = True
+            self._grow(end)
         cached[offset:end] = data
         first, stop = offset // SECTOR_BYTES, (end + SECTOR_BYTES - 1) // SECTOR_BYTES
         if stop - first == 1:
@@ -55,8 +54,14 @@ class File:
             del self.cached[length:]
             for held in (self.used, self.allocated, self.dirty):
                 held.difference_update([sector for sector in held if sector * SECTOR_BYTES >= length])
-        else:
-            self.cached.extend(bytes(length - len(self.cached)))
+            self.size_dirty = True
+        elif length > len(self.cached):
+            self._grow(length)
+
+    def _grow(self, length: int) -> None:
+        """What comes reads as zeros. Where the disk has bytes from before a cut, a sync is to write them there."""
+        self.dirty.update(sectors_of(len(self.cached), min(length, len(self.durable))))
+        self.cached.extend(bytes(length - len(self.cached)))
         self.size_dirty = True
 
     def sync(self) -> None:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from node.protocol.entry import BytesLike
 from tests.simulation.disk import SimulatedPlatform
-from tests.simulation.disk_files import sectors_of
 
 
 class MessageDisk:
@@ -52,8 +51,6 @@ class MessageDisk:
         size = self.platform.file_size(fd)
         self.platform.ftruncate(fd, offset)
         self.platform.ftruncate(fd, size)
-        file = self.platform._opened(fd)[0]  # the simulated disk knows no zeros that a sync has to bring to the disk
-        file.dirty.update(sectors_of(offset, size))
 
     def replace(self, path: Path, data: bytes) -> None:
         self.platform.make_directory(path.parent)

@@ -307,3 +307,26 @@ def test_noise_stays_and_a_slow_disk_says_so() -> None:
     disk.faults.slow_ns = 5_000_000
     assert disk.duration_ns("pwrite", 100) == quick + 5_000_000
     assert disk.duration_ns("fdatasync", 0) > disk.duration_ns("pwrite", 0)
+
+
+def test_a_file_that_was_cut_and_grew_has_zeros_there_only_once_they_are_synced() -> None:
+    old = b"o" * 4 * SECTOR_BYTES
+    seen: set[bytes] = set()
+    for seed in range(40):
+        disk = machine(seed)
+        fd = make(disk, old)
+        disk.ftruncate(fd, 2 * SECTOR_BYTES + 100)
+        disk.ftruncate(fd, len(old))
+        disk.lose_power()
+        seen.add(disk.pread(disk.open(FILE, os.O_RDWR), len(old), 0))
+    half, zeros = old[: 2 * SECTOR_BYTES], bytes(SECTOR_BYTES)
+    cut = b"o" * 100 + zeros[100:]
+    assert seen == {half + a + b for a in (cut, old[:SECTOR_BYTES]) for b in (zeros, old[:SECTOR_BYTES])}
+
+    disk = machine()
+    fd = make(disk, old)
+    disk.ftruncate(fd, 2 * SECTOR_BYTES + 100)
+    disk.pwrite(fd, b"n" * SECTOR_BYTES, 3 * SECTOR_BYTES)
+    disk.fdatasync(fd)
+    disk.lose_power()
+    assert disk.pread(disk.open(FILE, os.O_RDWR), len(old), 0) == half + cut + b"n" * SECTOR_BYTES

@@ -91,6 +91,51 @@ def test_pulls_of_what_is_there_need_no_lease_and_offsets_of_a_slave_a_read() ->
     asyncio.run(story())
 
 
+def rides(offset: int) -> dict[str, str]:
+    """A pull that commits this offset."""
+    return pull_fields(0) | {"sysFlag": "5", "commitOffset": str(offset)}
+
+
+def test_an_offset_that_rides_on_a_pull_counts_once_the_master_is_confirmed_and_not_where_it_is_not() -> None:
+    async def story() -> None:
+        broker = Broker()
+        for _one in range(5):
+            broker.send()
+
+        def stands() -> int | None:
+            return broker.context.offsets.get("G", "TopicTest", 0)
+
+        broker.store.has_lease = False
+        for is_master, remains_master, wanted in ((False, False, None), (True, False, None), (True, True, 3)):
+            answer = broker.answered(FakePeer(), Request.PULL_MESSAGE, rides(3))
+            assert answer.code == 0 and stands() is None, "the messages wait for nothing"
+            broker.store.confirming.pop().set_result(is_master)
+            broker.store.is_master = remains_master
+            await asyncio.sleep(0)
+            assert stands() == wanted
+            broker.store.is_master = True
+        broker.store.is_master = False
+        assert broker.answered(FakePeer(), Request.PULL_MESSAGE, rides(4)).code == 0
+        assert stands() == 3 and not broker.store.confirming, "a slave takes none"
+
+    asyncio.run(story())
+
+
+def test_an_offset_that_rides_on_a_pull_goes_on_and_never_back_and_a_commit_of_its_own_resets() -> None:
+    async def story() -> None:
+        broker = Broker()
+        for _one in range(5):
+            broker.send()
+        for offset, wanted in ((-1, None), (2, 2), (4, 4), (3, 4), (6, 4), (1 << 40, 4), (-5, 4), (5, 5)):
+            assert broker.answered(FakePeer(), Request.PULL_MESSAGE, rides(offset)).code == 0
+            assert broker.context.offsets.get("G", "TopicTest", 0) == wanted
+        fields = GROUP | {"commitOffset": "1"}
+        assert broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields).code == 0
+        assert broker.context.offsets.get("G", "TopicTest", 0) == 1
+
+    asyncio.run(story())
+
+
 # --- name servers ----------------------------------------------------------------------------------------------------
 class Role:
     def __init__(self) -> None:

@@ -2,7 +2,8 @@
 
 A broker's master writes each change into the log: of a group before it counts, of an offset a moment later.
 
-Invariants: both tables are bounded; offsets go where a client says, also backwards, as RocketMQ's do.
+Invariants: both tables are bounded; a commit (15) goes where a client says, also backwards, as RocketMQ's do: it is how
+tools reset a group. Offsets that ride on pulls only go on (`pulls.py`).
 """
 
 from __future__ import annotations

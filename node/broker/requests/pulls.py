@@ -5,12 +5,15 @@ message that it wants wakes it at once; every LOOK_MS it is tried again where th
 other tags), and when its time is over.
 
 Invariants: no pull is held longer than it asked for, nor longer than HOLD_MS_MAX; how many are held is bounded; each is
-answered once, and not at all when its connection has ended.
+answered once, and not at all when its connection has ended; an offset that rides on a pull counts only at a broker that
+is certainly the master, and never takes a group back.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +81,7 @@ class Pulls:
             corrects=context.store.is_master,
         )  # fmt: skip
         if first and said.sys_flag & FLAG_COMMIT and context.store.is_master:
-            context.offsets.put(said.consumer_group, said.topic, said.queue_id, said.commit_offset)
+            self._commit(said)
         code = code_of(got, said.queue_offset)
         if code == Answer.PULL_OFFSET_MOVED and not confirmed and context.must_confirm:
             # A correction makes the consumer begin elsewhere: an old master, which knows less of the queue, gives none.
@@ -88,6 +91,28 @@ class Pulls:
             return None
         answer = PullAnswer(0, got.next_offset, got.min_offset, got.max_offset)
         return Reply(code, write_header(answer), got.status.name, b"".join(got.records))
+
+    # --- the offset that rides on a pull ------------------------------------------------------------------------
+    def _commit(self, said: PullRequest) -> None:
+        """Where this is certainly the master; else once a read has confirmed it, and not at all where none does. The
+        pull does not wait for that: its answer says nothing of the offset."""
+        if not self._context.must_confirm:
+            self._advance(said)
+            return
+
+        def confirmed(done: asyncio.Future[bool]) -> None:
+            if not done.cancelled() and done.result() and self._context.store.is_master:
+                with suppress(Refusal):  # of no room: it comes again with the next pull
+                    self._advance(said)
+
+        self._context.store.confirm().add_done_callback(confirmed)
+
+    def _advance(self, said: PullRequest) -> None:
+        """Never back: a pull may be older than what another client of the group has committed since, and what lies
+        behind the queue's end is of a queue that was there before. Raises Refusal."""
+        offsets, end = self._context.offsets, self._context.store.reads.max_offset(said.topic, said.queue_id)
+        if (offsets.get(said.consumer_group, said.topic, said.queue_id) or 0) <= said.commit_offset <= end:
+            offsets.put(said.consumer_group, said.topic, said.queue_id, said.commit_offset)
 
     # --- who may pull what --------------------------------------------------------------------------------------
     def _checked(self, said: PullRequest, address: str) -> frozenset[str] | None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
 from app.audit.message_render import render_messages
+from app.audit.pair_result import render_pair
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed
@@ -53,6 +54,7 @@ class AuditArgs:
     console_url: str | None = None
     group: str | None = None
     messages: bool = False
+    ha: bool = False
 
 
 class CommandError(Exception):
@@ -71,6 +73,7 @@ def run(args: AuditArgs) -> int:
         write_spec(
             directory, specs, depth=args.depth, from_index=args.from_index, to_index=args.to_index,
             master=args.master, out=str(Path(args.out).resolve()) if args.out else None, messages=args.messages,
+            ha=args.ha,
         )  # fmt: skip
         return _follow(directory, start_job(directory), args)
     except CommandError as error:
@@ -170,7 +173,8 @@ def _finish(event: dict[str, Any], args: AuditArgs) -> int:
     if args.as_json:
         print(json.dumps(result))
     else:  # what members say of themselves is in it, and what senders wrote
-        text = render_messages(result) if args.messages else render(result)
+        shown = render_messages if args.messages else render_pair if args.ha else render
+        text = shown(result)
         print(escaped_lines(text) if sys.stdout.isatty() else text)
     return EXIT_CODES[result["verdict"]]
 

@@ -68,6 +68,7 @@ class JobSpec:
     out: str | None = None
     block_entries: int = BLOCK_ENTRIES
     messages: bool = False  # message stores, each with itself and with each other, in place of the log's entries
+    ha: bool = False  # commit logs of a classic pair, the master first, in place of the log's entries
 
     @classmethod
     def read(cls, path: Path) -> JobSpec:
@@ -150,6 +151,8 @@ class Job:
         with self._errors_end_it():
             if self.spec.messages:
                 result = self._messages()
+            elif self.spec.ha:
+                result = self._pair()
             else:
                 result = self._chain_first() if self.spec.depth == "chain" else self._read_all()
             if self.spec.out is not None:
@@ -240,6 +243,32 @@ class Job:
         for step in ("reading", "comparing"):
             self.progress.mark(step, "done")
         return result_of(replicas, findings, dropped, self.progress.elapsed_s)
+
+    def _pair(self) -> dict[str, Any]:
+        from app.audit.pair_audit import audit_pair, excused
+        from app.audit.pair_opening import opened
+        from app.audit.pair_result import result_of
+
+        self.progress.mark("fencing", "running")
+        logs = opened(self.spec.replicas)
+        if all(one.problem for one in logs):
+            self.fail(USAGE, "usage", "; ".join(f"{one.id}: {one.problem}" for one in logs))
+        self.progress.mark("fencing", "done")
+        self._start_jvm()
+        self.progress.mark("reading", "running")
+        self._session.sparkContext.setJobGroup(JOB_GROUP, "audit of a pair", interruptOnCancel=True)
+
+        def count(blocks: Any, rows: Any, size_bytes: Any) -> None:
+            self._counters = (blocks, rows, size_bytes)
+
+        found = audit_pair(self._session, logs, count, lambda pieces: self.progress.totals(pieces, None))
+        self._count()
+        for step in ("reading", "comparing"):
+            self.progress.mark(step, "done")
+        return result_of(
+            logs, excused(found.facts, logs, opened(self.spec.replicas)) if found.facts else [], records=found.records,
+            same_bytes=found.same_bytes, dropped=found.dropped, seconds=self.progress.elapsed_s,
+        )  # fmt: skip
 
     def _compare(self, fence: Fence, pieces: list[Piece], depth: str) -> tuple[list[Fact], int, int]:
         """One Spark job over all pieces; returns facts, records read, and how many facts had to be dropped."""

@@ -46,6 +46,9 @@ def audit(
     messages: Annotated[
         bool, typer.Option("--messages", help="RocketMQ stores: commit log, consume queues and index, with --store.")
     ] = False,
+    ha: Annotated[
+        bool, typer.Option("--ha", help="A classic pair's commit logs: the first --store is the master's.")
+    ] = False,
     group: GroupOption = None,
     token_file: TokenFileOption = None,
     config: ConfigOption = None,
@@ -64,6 +67,12 @@ def audit(
         raise Failure(Exit.USAGE, "--messages reads the files of message stores: name them with --store [ID=]DIR")
     if messages and (depth is not None or from_index is not None or to_index is not None):
         raise Failure(Exit.USAGE, "--messages reads everything: it goes without --depth, --from and --to")
+    if ha and messages:
+        raise Failure(Exit.USAGE, "--ha compares commit logs, --messages reads queues and index: one of them")
+    if ha and (nodes or cluster or len(stores or ()) < 2):
+        raise Failure(Exit.USAGE, "--ha compares directories: --store of the master first, then --store of each slave")
+    if ha and (depth is not None or from_index is not None or to_index is not None):
+        raise Failure(Exit.USAGE, "--ha reads everything: it goes without --depth, --from and --to")
     from app.audit.command import AuditArgs, run
 
     table = settings_of({"audit.master": master, "audit.depth": depth}, config).audit
@@ -83,6 +92,7 @@ def audit(
             console_url=console,
             group=group,
             messages=messages,
+            ha=ha,
         )
     )
     return code

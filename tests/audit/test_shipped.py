@@ -11,7 +11,7 @@ from app.audit.session import pack_modules
 LOOK = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import app.audit.data_source, app.audit.message_tasks, app.audit.tasks
+import app.audit.data_source, app.audit.message_tasks, app.audit.pair_audit, app.audit.tasks
 assert app.__file__.startswith(sys.argv[1]), app.__file__
 assert "pydantic" not in sys.modules, "a task would need pydantic"
 import app.audit.fencing

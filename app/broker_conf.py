@@ -96,6 +96,13 @@ def _plain(key: str) -> Callable[[Translated, str, str], None]:
     return put
 
 
+def _count(key: str) -> Callable[[Translated, str, str], None]:
+    def put(into: Translated, name: str, value: str) -> None:
+        into.values[key] = _number(name, value)
+
+    return put
+
+
 def _put_reserved(into: Translated, name: str, value: str) -> None:
     into.values["retention.file_reserved_hours"] = _number(name, value) + 1  # DLedgerCommitLog adds the one
 
@@ -122,6 +129,10 @@ TAKEN: Final[Mapping[str, Callable[[Translated, str, str], None]]] = {
     "dLegerSelfId": _plain("node.id"),
     "storePathRootDir": _plain("node.data"),
     "namesrvAddr": _plain("broker.name_servers"),
+    "messageDelayLevel": _plain("broker.delay_levels"),
+    "transactionTimeOut": _count("broker.transaction_timeout_ms"),
+    "transactionCheckInterval": _count("broker.transaction_check_interval_ms"),
+    "transactionCheckMax": _count("broker.transaction_check_max"),
     "preferredLeaderId": _plain("node.preferred_leaders"),
     "mappedFileSizeCommitLog": lambda into, name, value: into.values.update(
         {"store.mapped_file_size_for_entry_data_bytes": _number(name, value)}

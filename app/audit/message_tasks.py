@@ -25,6 +25,7 @@ from node.message_store.checking.index import check_index, rows_of
 from node.message_store.checking.queues import Span, check_numbers, check_queue, numbers_in_damage
 from node.message_store.checking.verify import MULTI_DISPATCHED, name_at, whose_of
 from node.message_store.commit_log import Damage
+from node.message_store.kept_conf import delay_levels_of
 from node.message_store.message_store import MessageStore, StoreKind
 from node.protocol.entry import HEAD_BYTES
 
@@ -84,7 +85,7 @@ def packed_rows(one: Range) -> Iterator[tuple[str, str, int, int, bytes]]:
     of which no message is left are compared.
     """
     store = MessageStore(Path(one.root))
-    facts = facts_of(store.log.scan(one.begin, one.end))
+    facts = facts_of(store.log.scan(one.begin, one.end), delay_levels_of(store.root))
     yield "head", "", one.replica, one.begin, json.dumps(head_of(facts)).encode()
     units = {name: facts.units[facts.units["queue"] == at] for at, name in enumerate(facts.queues)}
     if one.is_first:

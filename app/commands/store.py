@@ -209,6 +209,9 @@ def adopt(
     drop_timers: Annotated[
         bool, typer.Option("--drop-timers", help="With --broker: what waits in RocketMQ 5's timer wheel is lost.")
     ] = False,
+    broker_conf: Annotated[
+        Path | None, typer.Option("--broker-conf", metavar="FILE", help="With --broker: the Java broker's broker.conf.")
+    ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -220,9 +223,11 @@ def adopt(
             raise Failure(Exit.USAGE, "--broker: give --group NAME; the id is that of DIR/dledger-<id>")
         if group_token:
             _check_token(group_token)
-        return adopt_broker(directory, group, group_token, drop_timers=drop_timers, dry_run=dry_run, as_json=as_json)
-    if group_token or drop_timers:
-        raise Failure(Exit.USAGE, "--group-token and --drop-timers go with --broker only")
+        return adopt_broker(
+            directory, group, group_token, drop_timers=drop_timers, conf=broker_conf, dry_run=dry_run, as_json=as_json
+        )
+    if group_token or drop_timers or broker_conf is not None:
+        raise Failure(Exit.USAGE, "--group-token, --drop-timers and --broker-conf go with --broker only")
     arguments = ["--adopt"]
     for name, value in (("--group", group), ("--id", node_id)):
         arguments += [name, value] if value is not None else []

@@ -60,18 +60,25 @@ def hand_over(
 
 
 def adopt_broker(
-    directory: Path, group: str, token: str, *, drop_timers: bool, dry_run: bool, as_json: bool
+    directory: Path, group: str, token: str, *, drop_timers: bool, conf: Path | None, dry_run: bool, as_json: bool
 ) -> int:  # fmt: skip
     """`store adopt --broker`. Raises Failure."""
+    from app.broker_conf import BrokerConfError, read_properties
     from node.hand_over.adopt import adopt_broker as take_over
 
     arguments = ["--broker", "--group", group, *(["--group-token", token] if token else [])]
     arguments += ["--drop-timers"] * drop_timers
+    arguments += [] if conf is None else ["--broker-conf", str(conf)]
+    try:
+        levels = "" if conf is None else read_properties(conf.read_bytes()).get("messageDelayLevel", "")
+    except (OSError, BrokerConfError) as error:
+        raise Failure(Exit.USAGE, f"{conf}: {error}") from error
     progress = Progress("messages", "adopt")
     return performed(
         directory, arguments, "store adopt", dry_run=dry_run, as_json=as_json,
         work=lambda: take_over(
-            directory, group, token=token, dry_run=dry_run, drop_timers=drop_timers, progress=progress
+            directory, group, token=token, dry_run=dry_run, drop_timers=drop_timers, progress=progress,
+            delay_levels=levels,
         ),
     )  # fmt: skip
 

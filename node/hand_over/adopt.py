@@ -22,7 +22,9 @@ from node.hand_over.prove import check_units
 from node.hand_over.report import Refused, Report
 from node.message_store.adopted import Adopted, read_adopted, write_adopted
 from node.message_store.broker_tables import TABLES, table_in
+from node.message_store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from node.message_store.dispatch_mark import OURS
+from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.message_store import MessageStore, StoreKind
 from node.message_store.rebuild import NOWHERE, Rebuilt, known_next_offsets, rebuild
 from node.message_store.write_files import Disk, OsDisk
@@ -47,10 +49,18 @@ Progress = Callable[[int], None]
 
 def adopt_broker(
     root: Path, group: str, *, token: str = "", dry_run: bool, drop_timers: bool = False,
-    progress: Progress | None = None, disk: Disk | None = None,
+    progress: Progress | None = None, disk: Disk | None = None, delay_levels: str = "",
 ) -> Report:  # fmt: skip
-    """Raises Refused, StoreError, MessageStoreError, MessageFormatError, OSError."""
+    """`delay_levels`: the Java broker's messageDelayLevel; empty: as before a hand-over, else RocketMQ's default.
+
+    Raises Refused, StoreError, MessageStoreError, MessageFormatError, OSError."""
     store = MessageStore(root)
+    kept = read_conf(root)
+    delay_levels = delay_levels or kept.get(DELAY_LEVEL, DEFAULT_DELAY_LEVELS)
+    try:
+        parse_delay_levels(delay_levels)
+    except ValueError as error:
+        raise Refused(f"messageDelayLevel: {error}") from None
     ledger = _ledger_of(store)
     node_id = ledger.name.removeprefix("dledger-")
     report = Report(root, "adopt", dry_run, group, node_id)
@@ -77,11 +87,14 @@ def adopt_broker(
             own_commit_log(ledger, OS)
             own_directory(ledger, OS)
             border = _take_store(ledger, group, node_id, reader, token, committed)
+            write_conf(root, kept | {DELAY_LEVEL: delay_levels}, real)
             rebuild(MessageStore(root), committed, dry_run=False, disk=real, dense_from=border)
             write_adopted(root, Adopted(border, state), real)
             for name in ("abort", f"{OURS}/{HANDED_OVER}", f"{OURS}/{COMMITTED}", *(_TIMERS if drop_timers else ())):
                 real.remove(root / name)
         _say(report, trial, state, token)
+        if delay_levels != DEFAULT_DELAY_LEVELS:
+            report.next.append(f'Give every member [broker] delay_levels = "{delay_levels}": so waits what waits now.')
         return report
     finally:
         real.close()

@@ -24,6 +24,7 @@ from node.message_store.commit_log import ledger_commit_log
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import OURS, DerivedSizes, LogPoint, Mark, mark_path, read_mark, read_mark_at
 from node.message_store.errors import MessageStoreError
+from node.message_store.kept_conf import delay_levels_of, read_conf
 from node.message_store.log_pieces import begin_of, entries_in
 from node.message_store.message_store import CONSUME_QUEUE, INDEX, MessageStore
 from node.message_store.metadata_state import own_entry, state_at_begin
@@ -190,7 +191,8 @@ def _dispatch(
     target: Disk = NoDisk() if dry_run else disk
     dense_from = mark.dense_from if isinstance(mark, Mark) else 0
     where = root / OURS / "never" if dry_run else root  # a dry run begins with no queues: any offset is its first
-    dispatcher = Dispatcher(where, sizes, begin=start, disk=target, dense_from=dense_from)
+    levels_ms = delay_levels_of(root)
+    dispatcher = Dispatcher(where, sizes, begin=start, disk=target, dense_from=dense_from, delay_levels_ms=levels_ms)
     behind = entries_in(ledger, start, known.committed_index)
     messages, more = follow(dispatcher, behind, state, progress)
     kept = 0 if dry_run else keep_places(dispatcher, state.places, begin.position)
@@ -252,7 +254,13 @@ def _say(report: Report, known: Known, sizes: DerivedSizes, peers: str, has_vers
         report.notes.append(
             "Messages with topics of more than 127 letters are there: RocketMQ 5.0 or later reads them, 4.9 does not."
         )
-    report.broker_conf = broker_conf(report, sizes, known.data_file_bytes, known.members, peers)
+    kept = read_conf(report.directory)
+    report.broker_conf = broker_conf(report, sizes, known.data_file_bytes, known.members, peers, kept)
+    if not kept:
+        report.notes.append(
+            "Nothing says with which messageDelayLevel messages wait here (the broker never ran, or an older release of"
+            " it): RocketMQ's default is assumed. If [broker] delay_levels differs, give Java the same."
+        )
     report.next += [
         "Hand over every member of the group before the first Java broker starts.",
         "Take a copy, or keep one member's: Java writes no checksums, and what it cuts is gone.",

@@ -23,6 +23,7 @@ from node.message_store.consume_queue import ConsumeQueue
 from node.message_store.dispatch import CHECKPOINT, Dispatcher
 from node.message_store.dispatch_mark import OURS, DerivedSizes, LogPoint, mark_path
 from node.message_store.index_file import IndexFile
+from node.message_store.kept_conf import delay_levels_of
 from node.message_store.log_pieces import LogPiece, begin_of, entries_in, old_records
 from node.message_store.message_store import CONSUME_QUEUE, INDEX, MessageStore, StoreKind
 from node.message_store.metadata_state import MetadataState, own_entry, state_at_begin
@@ -172,7 +173,12 @@ def rebuild(
     target.remove(beside)
     begin = LogPoint(store.log.min_offset)
     dispatcher = Dispatcher(
-        beside if not dry_run else beside / "never", wanted, begin=begin, dense_from=border, disk=target
+        beside if not dry_run else beside / "never",
+        wanted,
+        begin=begin,
+        dense_from=border,
+        disk=target,
+        delay_levels_ms=delay_levels_of(root, store.files),
     )
     adopted = read_adopted(root, store.files) if is_ours(store) else None
     state = state_at_begin(_first_index(store), None if adopted is None else adopted.state)

@@ -50,7 +50,10 @@ class Group:
         self.store.append_as_leader([body], self.term, channel=channel, patch_at=PHYSICAL_OFFSET_AT)
         return self.store.end_index
 
-    def put(self, count: int, *, topics: tuple[str, ...] = ("TopicTest", "Orders"), tag: str = "TagA") -> None:
+    def put(
+        self, count: int, *, topics: tuple[str, ...] = ("TopicTest", "Orders"), tag: str = "TagA",
+        properties: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
         for _ in range(count):
             topic, queue_id = topics[self.count % len(topics)], self.count % 3
             number = self.next.get((topic, queue_id), 0)
@@ -58,7 +61,7 @@ class Group:
             one = record(
                 b"message %d" % self.count * (self.count % 7), topic=topic, magic=magic_for(topic), queue_id=queue_id,
                 queue_offset=number, store_timestamp_ms=FIRST_MS + self.count,
-                properties_data=join_properties([("KEYS", f"k{self.count}"), ("TAGS", tag)]),
+                properties_data=join_properties([("KEYS", f"k{self.count}"), ("TAGS", tag), *properties]),
             )  # fmt: skip
             self.store.append_as_leader([encode_record(one)], self.term, patch_at=PHYSICAL_OFFSET_AT)
             self.puts.setdefault((topic, queue_id), []).append(self.store.end_index)

@@ -18,15 +18,18 @@ from node.hand_over.hand_over import hand_over
 from node.hand_over.report import Refused
 from node.message_store.adopted import read_adopted
 from node.message_store.checking.verify import verify
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.dispatch import Dispatcher
+from node.message_store.kept_conf import delay_levels_of
 from node.message_store.message_store import MessageStore
+from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.record import encode_record
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.store.errors import StoreError
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
-from tests.unit.broker_group_kit import FILE_BYTES, Group, java
+from tests.unit.broker_group_kit import FILE_BYTES, SIZES, Group, java
 from tests.unit.java_rocketmq.broker import LEDGER_INDEX_BYTES, V4, V5, JavaBroker
 from tests.unit.java_rocketmq.rows import WillNotStart
 from tests.unit.message_kit import record
@@ -148,6 +151,28 @@ def test_there_and_back_and_there_again(tmp_path: Path) -> None:
     broker = java(group.root, V5)
     for number in range(0, 300, 7):
         assert any(broker.index.offsets(topic, f"k{number}") for topic in ("TopicTest", "Orders"))
+
+
+def test_delay_levels_of_javas_configuration_are_those_of_the_queues_and_stay_for_the_way_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = filled(tmp_path / "data")
+    group.put(3, topics=(SCHEDULE_TOPIC,), properties=(("DELAY", "2"),))
+    group.stop()
+    hand_over(group.root, dry_run=False, sizes=SIZES)
+    conf = tmp_path / "broker.conf"
+    given = ["store", "adopt", str(group.root), "--broker", "--group", "g", "--broker-conf", str(conf)]
+    assert run(given) == Exit.USAGE
+    conf.write_text("messageDelayLevel = 1s nonsense\n")
+    assert run(given) == Exit.FINDING and "delay levels are" in capsys.readouterr().err
+    assert delay_levels_of(group.root) == parse_delay_levels()
+    conf.write_text("# of the Java brokers\nmessageDelayLevel = 1s 7m\n")
+    assert run(given) == Exit.FINE and 'delay_levels = "1s 7m"' in capsys.readouterr().out
+    store = MessageStore(group.root)
+    for queue in store.queues(SCHEDULE_TOPIC):
+        due_ms = queue.units(0, 1)["tags_code"][0]
+        assert due_ms == store.in_queue(SCHEDULE_TOPIC, queue.queue_id, 0).record.store_timestamp_ms + 7 * 60_000
+    assert "messageDelayLevel=1s 7m" in hand_over(group.root, dry_run=False).broker_conf
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(recorded: Path) -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from app.broker_conf import BrokerConfError, read_properties, translate
 from app.command_line import run
-from node.config import load
+from node.broker.__main__ import keep_conf
+from node.broker.java_conf import java_conf
+from node.config import Settings, load
+from node.logs import Log
+from node.message_store.dispatch_mark import OURS
+from node.message_store.errors import MessageStoreError
+from node.message_store.kept_conf import read_conf
 
 CONF = """# as in RocketMQ's conf/dledger
 brokerClusterName = RaftCluster
@@ -113,3 +119,44 @@ def test_what_could_not_start_is_refused_by_name(
 def test_a_file_that_is_too_long_is_not_read() -> None:
     with pytest.raises(BrokerConfError, match="at most"):
         read_properties(b"x" * (2 << 20))
+
+
+# --- the other way: what a Java broker in this member's place would need ----------------------------------------------
+def of_member(data: Path, **values: str) -> Settings:
+    given = {
+        "node.id": "n0", "node.group": "g", "node.data": str(data), "peers": "n0-127.0.0.1:40911",
+        "broker.address": "127.0.0.1:30911",
+    }  # fmt: skip
+    return load(given | values, None, {})
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_what_is_kept_for_java_and_taken_over_again_is_the_same(tmp_path: Path, enabled: str) -> None:
+    values = {
+        "broker.delay_levels": "1s 7m 2d", "broker.name_servers": "127.0.0.1:9876;127.0.0.1:9877",
+        "broker.transaction_timeout_ms": "1234", "broker.transaction_check_interval_ms": "2345",
+        "broker.transaction_check_max": "7", "retention.enabled": enabled, "retention.file_reserved_hours": "49",
+    }  # fmt: skip
+    conf = java_conf(of_member(tmp_path, **values))
+    if enabled == "false":
+        assert int(conf["fileReservedTime"]) > 80_000, "Java would remove what nothing removes here"
+    dledger = {"dLegerGroup": "g", "dLegerSelfId": "n0", "dLegerPeers": "n0-127.0.0.1:40911"}
+    found = translate(conf | dledger | {"enableDLegerCommitLog": "true"})
+    wanted = values if enabled == "true" else values | {"retention.enabled": "true"}
+    wanted["retention.file_reserved_hours"] = "49" if enabled == "true" else str(int(conf["fileReservedTime"]) + 1)
+    assert {name: str(found.values[name]).replace("True", "true") for name in wanted} == wanted
+    assert found.values["broker.address"] == "127.0.0.1:30911"
+
+
+def test_a_broker_keeps_its_conf_and_says_when_delay_levels_moved(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / OURS).mkdir()
+    log = Log("broker", "info", "json")
+    for levels, moves in (("1s 5s", False), ("1s 5s 10s", False), ("1s 7s 10s", True), ("1s 7s 10s", False)):
+        keep_conf(of_member(tmp_path, **{"broker.delay_levels": levels}), log)
+        assert ("delay_levels_changed" in "".join(capfd.readouterr())) is moves
+        assert read_conf(tmp_path)["messageDelayLevel"] == levels
+    (tmp_path / OURS / "broker.conf").write_text("messageDelayLevel=never\n")
+    with pytest.raises(MessageStoreError, match="writes it anew"):
+        read_conf(tmp_path)

@@ -17,8 +17,14 @@ from app.commands.common import Exit
 from node.hand_over.hand_over import Known, clear_tail, hand_over
 from node.hand_over.prove import prove
 from node.hand_over.report import Refused, Report
+from node.message_store.checking.verify import verify
+from node.message_store.delay_levels import DEFAULT_DELAY_LEVELS
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import LogPoint
+from node.message_store.kept_conf import write_conf
+from node.message_store.message_store import MessageStore
+from node.message_store.queue_units import SCHEDULE_TOPIC
+from node.message_store.rebuild import rebuild
 from node.message_store.write_files import OsDisk
 from node.protocol.broker_state import BrokerState, TopicOffsets, encode_metadata, encode_state
 from node.protocol.entry import BytesLike
@@ -169,8 +175,32 @@ def test_the_lines_of_broker_conf_are_what_the_files_were_written_with(tmp_path:
     assert handed(group, peers=peers).broker_conf == [
         f"storePathRootDir={group.root}", "mappedFileSizeCommitLog=16384", "mappedFileSizeConsumeQueue=320",
         "maxHashSlotNum=100", "maxIndexNum=400", "enableDLegerCommitLog=true", "dLegerGroup=g", f"dLegerPeers={peers}",
-        "dLegerSelfId=n0", "forceVerifyPropCRC=false",
+        "dLegerSelfId=n0", "forceVerifyPropCRC=false", f"messageDelayLevel={DEFAULT_DELAY_LEVELS}",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_java_is_given_the_levels_with_which_messages_wait_and_what_else_the_broker_was_configured_with(
+    tmp_path: Path, rebuilt: bool
+) -> None:
+    """Units of waiting messages say when they are due, whoever dispatched them; `verify` reads them so."""
+    group = filled(tmp_path / "data")
+    group.put(3, topics=(SCHEDULE_TOPIC,), properties=(("DELAY", "2"),))
+    group.stop(dispatched=group.store.end_index // 2)
+    conf = {"brokerName": "g", "messageDelayLevel": "1s 7m", "listenPort": "10911"}
+    disk = OsDisk()
+    write_conf(group.root, conf, disk)
+    disk.close()
+    if rebuilt:
+        rebuild(MessageStore(group.root), group.committed, dry_run=False)
+    report = handed(group)
+    assert report.broker_conf[-3:] == ["messageDelayLevel=1s 7m", "brokerName=g", "listenPort=10911"]
+    assert not any("messageDelayLevel" in one for one in report.notes)
+    store = MessageStore(group.root)
+    for queue in store.queues(SCHEDULE_TOPIC):
+        due_ms = queue.units(0, 1)["tags_code"][0]
+        assert due_ms == store.in_queue(SCHEDULE_TOPIC, queue.queue_id, 0).record.store_timestamp_ms + 7 * 60_000
+    assert not verify(store).findings
 
 
 def test_what_may_not_be_handed_over_is_refused_with_the_reason(tmp_path: Path) -> None:

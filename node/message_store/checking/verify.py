@@ -23,6 +23,7 @@ from node.message_store.checking.queues import Span, check_numbers, check_queue,
 from node.message_store.checking.recovery import Recovery, next_start
 from node.message_store.commit_log import COMMIT_LOG, Item, JoinedCommitLog, Placed
 from node.message_store.errors import MessageFormatError
+from node.message_store.kept_conf import delay_levels_of
 from node.message_store.message_store import INDEX, MessageStore, StoreKind
 from node.protocol.entry import HEAD_BYTES
 
@@ -62,7 +63,7 @@ class Verified:
 def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messages: None) -> Verified:
     """Reads everything; `progress` is called with how many messages are done."""
     unclean = store.has_abort
-    facts = facts_of(_counted(store.log.scan(), progress))
+    facts = facts_of(_counted(store.log.scan(), progress), delay_levels_of(store.root, store.files))
     dispatched = dispatched_upto(store) if unclean else None
     queues = {(one.topic, one.queue_id): one for one in store.queues()}
     found = about_files(store) + about_records(store, facts, whose_of(facts))

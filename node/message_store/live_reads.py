@@ -9,6 +9,7 @@ Invariants: a read takes no longer than the units it looks at; statuses and next
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,6 +35,8 @@ from node.protocol.value_class import value_class
 
 IN_MEMORY: Final = (262_144, 32)  # bytes and messages that one answer takes, where they are in memory ...
 ON_DISK: Final = (65_536, 8)  # ... and where they are not
+READ_BYTES_MAX: Final = 262_144  # one read of a file brings the records of an answer that lie within so much ...
+GAP_BYTES_MAX: Final = 8_192  # ... with no more than this between two: what other queues have there is read in vain
 UNITS_LOOKED_AT: Final = 800  # maxFilterMessageSize 16000: units that a filter may pass over in one answer
 
 
@@ -120,11 +123,11 @@ class LiveReads:
         count = min(count, self.max_offset(topic, queue_id) - first)
         if queue is None or count <= 0:
             return []
-        found = queue.units(first, count)
-        if not len(found):
+        found = queue.rows(first, count)
+        if not found:
             queue.queue.rescan()
-            found = queue.units(first, count)
-        return [(int(place), int(size), int(code)) for place, size, code in found.tolist()]
+            found = queue.rows(first, count)
+        return found
 
     def get(
         self, topic: str, queue_id: int, offset: int, count: int = 32, *, tags: frozenset[str] | None = None,
@@ -156,24 +159,27 @@ class LiveReads:
         found: list[BytesLike] = []
         size, upto, place = 0, offset, units[0][0]
         missed = PullStatus.NO_MATCHED_MESSAGE
-        end = self.end_offset()
-        for at, (place, unit_bytes, code) in enumerate(units, start=offset):
-            room_bytes, room = IN_MEMORY if end - place <= self._memory_bytes else ON_DISK
-            if found and (len(found) >= min(count, room) or size + unit_bytes > min(bytes_max, room_bytes)):
+        recent, near = self._recent.read, _Near(self._from_file, units)
+        far_below = self.end_offset() - self._memory_bytes
+        of_memory, of_disk = ((min(bytes_max, most), min(count, many)) for most, many in (IN_MEMORY, ON_DISK))
+        for number, (place, unit_bytes, code) in enumerate(units):
+            room_bytes, room = of_memory if place >= far_below else of_disk
+            left = room - len(found)
+            if found and (left <= 0 or size + unit_bytes > room_bytes):
                 break
             if codes is None or code in codes:
-                record = self.record(place, unit_bytes)
-                if record is not None:
-                    found.append(record)
+                kept = recent(place, unit_bytes)
+                data = kept if kept is not None else near.read(number, left)
+                if _is_record(data, unit_bytes):
+                    found.append(data)
                     size += unit_bytes
                 elif place < self.store.log.min_offset:
                     missed = PullStatus.MESSAGE_WAS_REMOVING
                 else:  # it is there and cannot be read: not passed over
                     missed = PullStatus.OFFSET_FOUND_NULL if upto == offset else missed
                     break
-            upto = at + 1
-        suggests = end - place > self._memory_bytes
-        return Got(PullStatus.FOUND if found else missed, upto, low, high, tuple(found), suggests)
+            upto = offset + number + 1
+        return Got(PullStatus.FOUND if found else missed, upto, low, high, tuple(found), place < far_below)
 
     def _next_file(self, topic: str, queue_id: int, offset: int) -> int:
         """Where the queue's next file begins."""
@@ -189,17 +195,15 @@ class LiveReads:
     def record(self, offset: int, size_bytes: int) -> BytesLike | None:
         """The record that begins there, of which a queue's unit says the size; None where it cannot be read."""
         found = self._recent.read(offset, size_bytes)
-        data: BytesLike = found if found is not None else self._from_file(offset, size_bytes)
-        if len(data) < RECORD_BYTES_MIN:
-            return None
-        size, magic = SIZE_AND_MAGIC.unpack_from(data)
-        return data if size == size_bytes == len(data) and is_record_magic(magic) else None
+        data: BytesLike = found if found is not None else self._from_file(offset, size_bytes, size_bytes)
+        return data if _is_record(data, size_bytes) else None
 
-    def _from_file(self, offset: int, size_bytes: int) -> bytes:
-        data = _row(self.store.log, offset).read(offset, size_bytes)
-        if len(data) < size_bytes:
+    def _from_file(self, offset: int, least_bytes: int, most_bytes: int) -> bytes:
+        """Fewer than `least_bytes` only where there are no more; never beyond the file's end."""
+        data = _row(self.store.log, offset).read(offset, most_bytes)
+        if len(data) < least_bytes:
             self.refresh()
-            data = _row(self.store.log, offset).read(offset, size_bytes)
+            data = _row(self.store.log, offset).read(offset, most_bytes)
         return data
 
     def message_at(self, offset: int) -> BytesLike:
@@ -263,6 +267,35 @@ class LiveReads:
             else:
                 end = middle
         return min(begin, high - 1)
+
+
+class _Near:
+    """What one answer takes from files. A file is opened for each read, so records that lie near come together."""
+
+    def __init__(self, read: Callable[[int, int, int], bytes], units: list[tuple[int, int, int]]) -> None:
+        self._read, self._units = read, units
+        self._begin, self._data = 0, memoryview(b"")
+
+    def read(self, number: int, count_max: int) -> memoryview:
+        """The bytes that unit `number` names, fewer where there are no more; up to `count_max` units are taken."""
+        place, size, _code = self._units[number]
+        at = place - self._begin
+        if not 0 <= at <= len(self._data) - size:
+            end = place + size
+            for follows, its_bytes, _code in self._units[number + 1 : number + count_max]:
+                if not end <= follows <= end + GAP_BYTES_MAX or follows + its_bytes - place > READ_BYTES_MAX:
+                    break
+                end = follows + its_bytes
+            self._begin, self._data, at = place, memoryview(self._read(place, size, end - place)), 0
+        return self._data[at : at + size]
+
+
+def _is_record(data: BytesLike, size_bytes: int) -> bool:
+    """Whether it is one whole record of that length."""
+    if not RECORD_BYTES_MIN <= len(data) == size_bytes:
+        return False
+    size, magic = SIZE_AND_MAGIC.unpack_from(data)
+    return size == size_bytes and is_record_magic(magic)
 
 
 def store_time_of(record: BytesLike) -> int:

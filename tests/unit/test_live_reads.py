@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from node.message_store import live_reads
 from node.message_store.consume_queue import PullStatus
 from node.message_store.live_reads import LiveReads, store_time_of
 from node.message_store.recent_entries import RecentEntries
@@ -64,6 +67,25 @@ def test_a_message_that_cannot_be_read_is_never_passed_over(tmp_path: Path) -> N
     stuck = reads.get("TopicTest", 0, 5)
     assert (stuck.status, stuck.next_offset, stuck.records) == (PullStatus.OFFSET_FOUND_NULL, 5, ())
     assert reads.get("TopicTest", 0, 6).status is PullStatus.FOUND  # who asks for it gets it
+
+
+def test_records_that_lie_near_one_another_come_with_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = store_of(tmp_path)
+    reads = reads_of(broker)
+    from_file, asked = reads._from_file, list[int]()
+    monkeypatch.setattr(reads, "_from_file", lambda *said: asked.append(said[0]) or from_file(*said))  # type: ignore[func-returns-value]
+    together = [bytes(one) for one in reads.get("TopicTest", 0, 3, 8).records]
+    assert asked == [broker.places[3]]
+    assert together == [bytes(reads.record(broker.places[at], len(together[at - 3])) or b"") for at in range(3, 11)]
+    asked.clear()
+    monkeypatch.setattr(live_reads, "GAP_BYTES_MAX", 0)  # an entry's head stands between two records
+    assert [bytes(one) for one in reads.get("TopicTest", 0, 3, 8).records] == together
+    assert asked == [broker.places[at] for at in range(3, 11)]
+    asked.clear()
+    monkeypatch.setattr(live_reads, "GAP_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(live_reads, "READ_BYTES_MAX", broker.places[6] - broker.places[3])
+    assert [bytes(one) for one in reads.get("TopicTest", 0, 3, 8).records] == together
+    assert asked == [broker.places[at] for at in (3, 6, 9)]
 
 
 def test_units_whose_file_is_missing_say_where_the_next_begins(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def adopt(
         str | None, typer.Option("--group", metavar="NAME", help="Where quorumscope.json is lost: the group's name.")
     ] = None,
     node_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Where quorumscope.json is lost: this member's id.")
+        str | None, typer.Option("--id", metavar="ID", help="Where no quorumscope.json or dledger-<id>/ says it.")
     ] = None,
     broker: Annotated[
         bool, typer.Option("--broker", help="DIR is a RocketMQ broker's (DLedger mode): a member of a broker group.")
@@ -206,6 +206,10 @@ def adopt(
     group_token: Annotated[
         str, typer.Option("--group-token", metavar="TOKEN", help="With --broker: makes the group's id; on all members.")
     ] = "",
+    old_log: Annotated[
+        Path | None,
+        typer.Option("--old-log", metavar="FILE", help="With --broker: another member's quorumscope/old-log.json."),
+    ] = None,
     drop_timers: Annotated[
         bool, typer.Option("--drop-timers", help="With --broker: what waits in RocketMQ 5's timer wheel is lost.")
     ] = False,
@@ -219,15 +223,16 @@ def adopt(
     if broker:
         from app.commands.store_hand_over import adopt_broker
 
-        if node_id is not None or group is None:
-            raise Failure(Exit.USAGE, "--broker: give --group NAME; the id is that of DIR/dledger-<id>")
+        if group is None:
+            raise Failure(Exit.USAGE, "--broker: give --group NAME; the id is that of DIR/dledger-<id>, else --id n0")
         if group_token:
             _check_token(group_token)
         return adopt_broker(
-            directory, group, group_token, drop_timers=drop_timers, conf=broker_conf, dry_run=dry_run, as_json=as_json
-        )
-    if group_token or drop_timers or broker_conf is not None:
-        raise Failure(Exit.USAGE, "--group-token, --drop-timers and --broker-conf go with --broker only")
+            directory, group, group_token, node_id=node_id, old_log=old_log, drop_timers=drop_timers, conf=broker_conf,
+            dry_run=dry_run, as_json=as_json,
+        )  # fmt: skip
+    if group_token or drop_timers or broker_conf is not None or old_log is not None:
+        raise Failure(Exit.USAGE, "--group-token, --old-log, --drop-timers and --broker-conf go with --broker only")
     arguments = ["--adopt"]
     for name, value in (("--group", group), ("--id", node_id)):
         arguments += [name, value] if value is not None else []

@@ -60,13 +60,16 @@ def hand_over(
 
 
 def adopt_broker(
-    directory: Path, group: str, token: str, *, drop_timers: bool, conf: Path | None, dry_run: bool, as_json: bool
+    directory: Path, group: str, token: str, *, node_id: str | None, old_log: Path | None, drop_timers: bool,
+    conf: Path | None, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """`store adopt --broker`. Raises Failure."""
     from app.broker_conf import BrokerConfError, read_properties
     from node.hand_over.adopt import adopt_broker as take_over
 
     arguments = ["--broker", "--group", group, *(["--group-token", token] if token else [])]
+    arguments += ["--id", node_id] if node_id is not None else []
+    arguments += ["--old-log", str(old_log)] if old_log is not None else []
     arguments += ["--drop-timers"] * drop_timers
     arguments += [] if conf is None else ["--broker-conf", str(conf)]
     try:
@@ -77,8 +80,8 @@ def adopt_broker(
     return performed(
         directory, arguments, "store adopt", dry_run=dry_run, as_json=as_json,
         work=lambda: take_over(
-            directory, group, token=token, dry_run=dry_run, drop_timers=drop_timers, progress=progress,
-            delay_levels=levels,
+            directory, group, token=token, dry_run=dry_run, drop_timers=drop_timers, node_id=node_id,
+            other_old_log=old_log, progress=progress, delay_levels=levels,
         ),
     )  # fmt: skip
 

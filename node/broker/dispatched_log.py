@@ -23,9 +23,9 @@ from node.client.errors import LedgerError, Trimmed, Unreachable
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, mark_path, read_mark
 from node.message_store.errors import MessageFormatError, MessageStoreError
-from node.message_store.message_store import CONSUME_QUEUE, INDEX, ledgers_in
+from node.message_store.message_store import CONSUME_QUEUE, INDEX, log_begin
 from node.message_store.metadata_state import Applied, MetadataState, OwnEntry
-from node.message_store.read_files import MappedFileQueue
+from node.message_store.old_part import border, dispatch_old_log, old_begin
 from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
 from node.message_store.state_file import SavedState, saved, state_path
 from node.message_store.write_files import Disk, OsDisk
@@ -280,12 +280,17 @@ class DispatchedLog:
         while self.dispatcher is None:
             try:
                 mark = read_mark(self.root)
-                point = await self._first_point() if mark is None else mark.point
+                point = (old_begin(self.root) or await self._first_point()) if mark is None else mark.point
                 if point is not None:
                     if mark is not None:
                         await self._check(point)
                     state = await replayed(self.root, self._source, point.index)
-                    self.dispatcher = Dispatcher(self.root, self._sizes, begin=point, delay_levels_ms=self._levels_ms)
+                    dispatcher = Dispatcher(
+                        self.root, self._sizes, begin=point, dense_from=border(self.root),
+                        delay_levels_ms=self._levels_ms,
+                    )  # fmt: skip
+                    await asyncio.to_thread(dispatch_old_log, dispatcher, self.root)
+                    self.dispatcher, point = dispatcher, dispatcher.point
                     self.dispatched_index, self.end_position = point.index, point.position
                     self.last_term = point.term
                     self.state = state
@@ -368,11 +373,6 @@ class DispatchedLog:
             state = self._state_to_save(at_end=True)
             if state is not None:
                 state.write(self.root, OsDisk())
-
-
-def log_begin(root: Path) -> int:
-    """The place of the first byte of the replicated log's files; 0 where there are none."""
-    return next((MappedFileQueue(one / "data").min_offset for one in ledgers_in(root)), 0)
 
 
 def _remove_derived(root: Path) -> None:

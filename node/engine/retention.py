@@ -21,6 +21,7 @@ from node.consensus.replica import Replica
 from node.engine.clock import wall_text
 from node.engine.disk import Disk
 from node.engine.pin_leases import PinLeases
+from node.store.files.old_log import BEFORE_ENTRY_0
 from node.store.log_store import LogStore
 from node.store.retention import FILES_MAX, Limits, Need, Plan, Survey, plan_by_hand, plan_by_policy
 from node.views.state import NeedView, RetentionView
@@ -183,7 +184,9 @@ class Retention:
         """Members that are not known to hold the log, and pins."""
         pins = [Need(owner, index, f"has pinned entries from {index} on") for owner, index in self._store.pins.held()]
         kept = self._kept_for_snapshot()
-        snapshot = [] if kept is None else [Need(SNAPSHOT, kept, f"needs entries from {kept} on ({WHY_KEPT})")]
+        from_index = kept or BEFORE_ENTRY_0  # before there is one, an old commit log stays, too
+        why = f"needs entries from {kept} on ({WHY_KEPT})"
+        snapshot = [] if kept is None else [Need(SNAPSHOT, from_index, why)]
         return self._driver.replica.held.needs() + pins + snapshot
 
     def _not_even_by_force(self, through_index: int) -> str:
@@ -204,7 +207,7 @@ class Retention:
         # The entry that becomes the first is committed, too: where it lies is settled then (SAFETY S5).
         through = min(own, -1 if applied is None else applied) - 1
         kept = self._kept_for_snapshot() if forced else None  # past all other needs, but not past that
-        return through if kept is None else min(through, kept - 1)
+        return through if kept is None else min(through, kept - 1 if kept else BEFORE_ENTRY_0 - 1)
 
     # --- one round ------------------------------------------------------------------------------------------------
     def _begin(self, plan: Plan, by: str, ended: Callable[[str], None]) -> Round:
@@ -221,7 +224,7 @@ class Retention:
             self._end(one, "")
             return
         through = files[one.files].last_index
-        if self._store.begin_index > through:  # it is gone already
+        if self._store.begin_index > through != BEFORE_ENTRY_0:  # it is gone already
             one.files += 1
             self._next(one)
             return
@@ -255,9 +258,12 @@ class Retention:
         plan = one.plan
         left = [f"{need.owner} (from entry {need.from_index} on)" for need in plan.kept_by if plan.forced]
         files = "1 data file was" if one.files == 1 else f"{one.files} data files were"
+        what = "RocketMQ's old commit log"
+        if one.through_index != BEFORE_ENTRY_0:
+            what = f"entries {one.from_index} to {one.through_index}"
         text = (
-            f"{files} removed, {one.size_bytes} bytes, entries {one.from_index} to {one.through_index}:"
-            f" {plan.reason}. The log begins at {self._store.begin_index}"
+            f"{files} removed, {one.size_bytes} bytes, {what}: {plan.reason}."
+            f" The log begins at {self._store.begin_index}"
         )
         if left:
             text += f". Forced: {', '.join(left[:SHOWN_MAX])} can no longer be given what went"

@@ -12,20 +12,23 @@ changed; ended at any moment it can be given again with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from node.hand_over.config_files import CONFIG
 from node.hand_over.hand_over import HANDED_OVER, JAVA_INDEX_BYTES
+from node.hand_over.old_log import OldCommitLog, close, compare, look_through, write_names
 from node.hand_over.prove import check_units
 from node.hand_over.report import Refused, Report
 from node.message_store.adopted import Adopted, read_adopted, write_adopted
 from node.message_store.broker_tables import TABLES, table_in
+from node.message_store.commit_log import LEDGER_PREFIX
 from node.message_store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from node.message_store.dispatch_mark import OURS
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
-from node.message_store.message_store import MessageStore, StoreKind
+from node.message_store.local_mark import LOG_MARK
+from node.message_store.message_store import MessageStore
 from node.message_store.rebuild import NOWHERE, Rebuilt, known_next_offsets, rebuild
 from node.message_store.write_files import Disk, OsDisk
 from node.protocol.broker_state import BrokerState, TopicOffsets
@@ -35,7 +38,7 @@ from node.protocol.group_kind import BROKER_NAME
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
 from node.store.files.identity import read_identity
-from node.store.files.java_files import COMMIT_LOG, java_committed_index, own_commit_log, own_directory
+from node.store.files.java_files import java_committed_index, own_commit_log, own_directory
 from node.store.files.platform import OS
 from node.store.reader import StoreReader
 from node.store.repair.adopt import ADOPTING
@@ -48,10 +51,13 @@ Progress = Callable[[int], None]
 
 
 def adopt_broker(
-    root: Path, group: str, *, token: str = "", dry_run: bool, drop_timers: bool = False,
-    progress: Progress | None = None, disk: Disk | None = None, delay_levels: str = "",
+    root: Path, group: str, *, token: str = "", dry_run: bool, drop_timers: bool = False, node_id: str | None = None,
+    other_old_log: Path | None = None, progress: Progress | None = None, disk: Disk | None = None,
+    delay_levels: str = "",
 ) -> Report:  # fmt: skip
-    """`delay_levels`: the Java broker's messageDelayLevel; empty: as before a hand-over, else RocketMQ's default.
+    """`node_id`: whose directory it becomes, where RocketMQ had no replicated log in it. `other_old_log`: another
+    member's `quorumscope/old-log.json`. `delay_levels`: the Java broker's messageDelayLevel; empty: as before a
+    hand-over, else RocketMQ's default.
 
     Raises Refused, StoreError, MessageStoreError, MessageFormatError, OSError."""
     store = MessageStore(root)
@@ -61,38 +67,39 @@ def adopt_broker(
         parse_delay_levels(delay_levels)
     except ValueError as error:
         raise Refused(f"messageDelayLevel: {error}") from None
-    ledger = _ledger_of(store)
-    node_id = ledger.name.removeprefix("dledger-")
-    report = Report(root, "adopt", dry_run, group, node_id)
+    ledger = _ledger_of(store, node_id)
+    report = Report(root, "adopt", dry_run, group, ledger.name.removeprefix(LEDGER_PREFIX))
     lock = DataLock(root.absolute(), alone=True)
     real = disk if disk is not None else OsDisk()
     try:
         _check_identity(ledger, group)
         _check_timers(store, drop_timers=drop_timers)
-        reader = StoreReader(ledger)
-        if reader.index_file_size != JAVA_INDEX_BYTES:
-            raise Refused(f"index files of {reader.index_file_size} bytes: RocketMQ's have 167772160")
-        end_index = reader.end_index
-        if end_index < reader.begin_index:
-            raise Refused("the log is empty: start a new group with empty directories instead")
-        wrong = check_units(ledger, end_index)
-        if wrong is not None:
-            raise Refused(f"{wrong}: a broker group's log holds nothing but records in entries of magic 1")
-        committed = _committed(root, ledger, reader)
-        report.begin_index, report.end_index, report.committed_index = reader.begin_index, end_index, committed
-        trial = rebuild(store, committed, dry_run=True, progress=progress, dense_from=NOWHERE)
-        state = _state_of(store, trial, end_index)
+        old = look_through(root, store.divided_offset, progress)
+        same_files = 0 if other_old_log is None else _compared(old, other_old_log)
+        log = _log_in(root, ledger, old)
+        report.begin_index, report.end_index, report.committed_index = log.begin_index, log.end_index, log.committed
+        trial = rebuild(store, log.committed, dry_run=True, progress=progress, dense_from=NOWHERE)
+        state = _state_of(store, trial, log.end_index)
         if not dry_run:
-            real.replace(root / OURS / COMMITTED, f"{committed}\n".encode())
+            if log.end_index >= 0:
+                real.replace(root / OURS / COMMITTED, f"{log.committed}\n".encode())
             own_commit_log(ledger, OS)
-            own_directory(ledger, OS)
-            border = _take_store(ledger, group, node_id, reader, token, committed)
+            if (ledger / "data").is_dir():
+                own_directory(ledger, OS)
+            if old is not None:
+                close(old, real)
+            border = _take_store(ledger, group, report.node_id, log, _group_id(group, token, old), old)
             write_conf(root, kept | {DELAY_LEVEL: delay_levels}, real)
-            rebuild(MessageStore(root), committed, dry_run=False, disk=real, dense_from=border)
+            rebuild(MessageStore(root), log.committed, dry_run=False, disk=real, dense_from=border)
             write_adopted(root, Adopted(border, state), real)
-            for name in ("abort", f"{OURS}/{HANDED_OVER}", f"{OURS}/{COMMITTED}", *(_TIMERS if drop_timers else ())):
+            if old is not None:
+                write_names(root, old, real)
+            gone = ("abort", f"{OURS}/{HANDED_OVER}", f"{OURS}/{COMMITTED}", f"{OURS}/{LOG_MARK}")
+            for name in (*gone, *(_TIMERS if drop_timers else ())):
                 real.remove(root / name)
-        _say(report, trial, state, token)
+        if old is not None:
+            _say_old(report, old, same_files, other_old_log)
+        _say(report, trial, state, token, old)
         if delay_levels != DEFAULT_DELAY_LEVELS:
             report.next.append(f'Give every member [broker] delay_levels = "{delay_levels}": so waits what waits now.')
         return report
@@ -101,18 +108,64 @@ def adopt_broker(
         lock.release()
 
 
-def _ledger_of(store: MessageStore) -> Path:
-    if store.ledger is None:
-        raise Refused(f"{store.root} has a commit log of RocketMQ's own: only DLedger mode can be taken over")
-    if store.kind is StoreKind.JOINED:
+@dataclass(slots=True, frozen=True)
+class _Log:
+    """The replicated log that is there; one that has no entry yet begins behind an old commit log."""
+
+    begin_index: int
+    end_index: int
+    committed: int
+    data_file_bytes: int
+
+
+def _ledger_of(store: MessageStore, node_id: str | None) -> Path:
+    if store.ledger is None and node_id is None:
         raise Refused(
-            f"{store.root / COMMIT_LOG} holds files from before DLedger mode, which are not taken over: let RocketMQ's"
-            " retention remove them first"
+            f"{store.root} has a commit log of RocketMQ's own, and no dledger-<id>/: give --id n0 (n1, …), and the"
+            " replicated log begins behind it"
         )
-    node_id = store.ledger.name.removeprefix("dledger-")
-    if not (node_id[:1] == "n" and node_id[1:].isdigit()):
-        raise Refused(f"{store.ledger.name}: a member of a broker group is called n0, n1, …")
-    return store.ledger
+    ledger = store.ledger or store.root / f"{LEDGER_PREFIX}{node_id}"
+    found = ledger.name.removeprefix(LEDGER_PREFIX)
+    if not (found[:1] == "n" and found[1:].isdigit()):
+        raise Refused(f"{ledger.name}: a member of a broker group is called n0, n1, …")
+    if node_id not in (None, found):
+        raise Refused(f"this is the directory of {found}, not of {node_id}")
+    return ledger
+
+
+def _log_in(root: Path, ledger: Path, old: OldCommitLog | None) -> _Log:
+    """Raises Refused."""
+    if not any(one.name.isdigit() for one in (ledger / "data").glob("*")):
+        if old is None:
+            raise Refused("the log is empty: start a new group with empty directories instead")
+        return _Log(0, -1, -1, old.file_bytes)
+    reader = StoreReader(ledger)
+    size, end_index = reader.data_file_size, reader.end_index
+    if old is not None and size != old.file_bytes:
+        raise Refused(f"{old.folder} has files of {old.file_bytes} bytes, the replicated log of {size}")
+    if end_index < reader.begin_index:
+        if old is None or reader.begin_index:
+            raise Refused("the log is empty: start a new group with empty directories instead")
+        return _Log(0, -1, -1, size)
+    if reader.index_file_size != JAVA_INDEX_BYTES:
+        raise Refused(f"index files of {reader.index_file_size} bytes: RocketMQ's have 167772160")
+    wrong = check_units(ledger, end_index)
+    if wrong is not None:
+        raise Refused(f"{wrong}: a broker group's log holds nothing but records in entries of magic 1")
+    return _Log(reader.begin_index, end_index, _committed(root, ledger, reader), size)
+
+
+def _compared(old: OldCommitLog | None, other: Path) -> int:
+    if old is None:
+        raise Refused(f"there is no old commit log here, and {other} names one: every member has to have the same")
+    return compare(old, other)
+
+
+def _group_id(group: str, token: str, old: OldCommitLog | None) -> str | None:
+    """None: the first leader draws it. Of an old log in any case: who has another one is of another group."""
+    if old is not None:
+        return group_id_of(f"{token} old log {old.name}", group)
+    return group_id_of(token, group) if token else None
 
 
 def _check_identity(ledger: Path, group: str) -> None:
@@ -176,39 +229,60 @@ def _state_of(store: MessageStore, trial: Rebuilt, end_index: int) -> BrokerStat
 
 
 def _take_store(
-    ledger: Path, group: str, node_id: str, reader: StoreReader, token: str, committed: int
+    ledger: Path, group: str, node_id: str, log: _Log, group_id: str | None, old: OldCommitLog | None
 ) -> int:  # fmt: skip
     """The log is ours, of its kind, with no vote in its term; returns the position behind its end."""
     if read_identity(ledger, OS) is not None or read_identity(ledger / ADOPTING, OS) is not None:
         take_back(ledger, OS, with_broker=True)
+    is_born = log.end_index < 0
     store = FileStore.open(
-        ledger, group=group, node_id=node_id, data_file_size=reader.data_file_size,
-        index_file_size=reader.index_file_size, kind=BROKER_NAME, adopting=True,
+        ledger, group=group, node_id=node_id, data_file_size=log.data_file_bytes, index_file_size=JAVA_INDEX_BYTES,
+        kind=BROKER_NAME, adopting=True, origin_pos=0 if old is None else old.divided, group_id=group_id,
     )  # fmt: skip
     try:
         hard = store.hard_state
+        if is_born:  # its first start says whether a group is born with it, or it joins one
+            store.save_hard_state(replace(hard, group_id=group_id))
+            return store.files.end.end_pos
         if hard.voter_state is VoterState.REJOINING:
             raise Refused("this member was REJOINING: nothing here may count; empty the directory and let it join")
         term = max(hard.term, store.end_term)
-        group_id = group_id_of(token, group) if token else None
         store.save_hard_state(
             replace(
                 hard, term=term, voted_for=None, vote_floor=max(hard.vote_floor, term), group_id=group_id, naming=None,
                 configurations=(), store_ids={}, peer_lives={}, voter_state=VoterState.VOTER,
             )
         )  # fmt: skip
-        store.note_progress(committed, committed)
+        store.note_progress(log.committed, log.committed)
         return store.files.end.end_pos
     finally:
         store.close()
 
 
-def _say(report: Report, trial: Rebuilt, state: BrokerState, token: str) -> None:
+def _say_old(report: Report, old: OldCommitLog, same_files: int, other: Path | None) -> None:
+    report.old_log = old.as_json()
+    report.done.append(
+        f"{len(old.hashes)} files of the old commit log, {old.messages:,} messages from {old.begin} on, stay in"
+        f" {old.folder.name}/ and are read below {old.divided}, where the replicated log begins"
+        " (dividedCommitlogOffset); every record is sound."
+    )
+    if other is not None:
+        report.done.append(f"{same_files} of these files are on record in {other}, too, and are the same to the byte.")
+    report.notes.append(
+        f"Every member needs the same old log: its name here is {old.name}, in quorumscope/old-log.json with the"
+        " SHA-256 of each file, and a part of the group's id. Who has another one is of another group."
+    )
+
+
+def _say(report: Report, trial: Rebuilt, state: BrokerState, token: str, old: OldCommitLog | None) -> None:
     report.messages, report.queues = trial.messages, trial.queues
+    upto = f", up to entry {report.committed_index}" if report.committed_index >= 0 else ""
+    begins = f"seals begin behind entry {report.end_index}, and nothing before it is changed"
+    if report.end_index < 0 and old is not None:
+        begins = f"its first entry will lie at {old.divided}"
     report.done += [
-        f"The log is a broker group's: seals begin behind entry {report.end_index}, and nothing before it is changed.",
-        f"Queues and index are written anew from the log, up to entry {report.committed_index}: {trial.messages:,}"
-        f" messages in {trial.queues} queues.",
+        f"The log is a broker group's: {begins}.",
+        f"Queues and index are written anew from the log{upto}: {trial.messages:,} messages in {trial.queues} queues.",
         f"Next offsets of {sum(len(one.next_offsets) for one in state.topics.values())} queues and"
         f" {', '.join(state.tables) or 'no tables'} of config/ wait in quorumscope/adopted for the first snapshot.",
         "Owner files keep Java out; no vote is given in terms up to the log's.",
@@ -224,7 +298,10 @@ def _say(report: Report, trial: Rebuilt, state: BrokerState, token: str) -> None
             " commits them, or its first leader does not have them."
         )
     same = "with the same --group-token" if token else "with the same --group-token, or none on all"
-    report.next += [
-        f"The same on every member, {same}; a member that has less than the others may be left empty, and joins.",
-        "Start them all with the same [peers] and [broker]: who belongs to the group is what they say.",
-    ]
+    less = "a member that has less than the others may be left empty, and joins"
+    if old is not None:
+        less = "a member without it, or a new one, gets a copy of commitlog/, and this command with its --id"
+    start = "Start them all with the same [peers] and [broker]: who belongs to the group is what they say."
+    if report.end_index < 0:
+        start = "Start them all with the same [peers] and [broker], and --init: a group is born behind the old log."
+    report.next += [f"The same on every member, {same}; {less}.", start]

@@ -28,8 +28,9 @@ from node.message_store.kept_conf import delay_levels_of, read_conf
 from node.message_store.log_pieces import begin_of, entries_in
 from node.message_store.message_store import CONSUME_QUEUE, INDEX, MessageStore
 from node.message_store.metadata_state import own_entry, state_at_begin
+from node.message_store.old_part import old_begin
 from node.message_store.read_files import OWNER_FILE
-from node.message_store.rebuild import NoDisk, follow, keep_places
+from node.message_store.rebuild import NoDisk, follow, keep_places, pieces_of_store
 from node.message_store.state_file import state_path
 from node.message_store.write_files import Disk, OsDisk
 from node.protocol.codes import VoterState
@@ -182,7 +183,8 @@ def _dispatch(
     begin = begin_of(ledger_commit_log(ledger).queue)
     adopted, version_2 = read_adopted(root), False
     state = state_at_begin(begin.index + 1, None if adopted is None else adopted.state)
-    start = mark.point if isinstance(mark, Mark) else begin
+    old = old_begin(root)
+    start = mark.point if isinstance(mark, Mark) else old or begin
     for piece in entries_in(ledger, begin, start.index) if start.index > begin.index else ():
         version_2 |= piece.has_version_2
         report.messages += len(piece.batch)
@@ -194,8 +196,10 @@ def _dispatch(
     levels_ms = delay_levels_of(root)
     dispatcher = Dispatcher(where, sizes, begin=start, disk=target, dense_from=dense_from, delay_levels_ms=levels_ms)
     behind = entries_in(ledger, start, known.committed_index)
+    if old is not None:
+        behind = pieces_of_store(MessageStore(root), known.committed_index, start)
     messages, more = follow(dispatcher, behind, state, progress)
-    kept = 0 if dry_run else keep_places(dispatcher, state.places, begin.position)
+    kept = 0 if dry_run else keep_places(dispatcher, state.places, (old or begin).position)
     dispatcher.save()
     report.messages += messages
     report.queues = len(dispatcher.next_offsets)

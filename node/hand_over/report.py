@@ -25,6 +25,7 @@ class Report:
     committed_index: int = -1
     messages: int = 0
     queues: int = 0
+    old_log: dict[str, object] | None = None  # RocketMQ's own commit log beside the replicated one
     done: list[str] = field(default_factory=list)
     proven: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Report:
             "directory": str(self.directory), "action": self.action, "dry_run": self.dry_run, "group": self.group,
             "node_id": self.node_id, "begin_index": self.begin_index, "end_index": self.end_index,
             "committed_index": self.committed_index, "messages": self.messages, "queues": self.queues,
+            "old_log": self.old_log,
             "done": self.done, "proven": self.proven, "notes": self.notes, "broker_conf": self.broker_conf,
             "next": self.next,
         }  # fmt: skip

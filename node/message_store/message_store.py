@@ -18,7 +18,6 @@ from node.message_store.commit_log import (
     COMMIT_LOG,
     LEDGER_PREFIX,
     CommitLog,
-    FileCommitLog,
     JoinedCommitLog,
     Placed,
     ledger_commit_log,
@@ -76,6 +75,12 @@ def ledgers_in(root: Path, files: Files = OS) -> list[Path]:
     return [root / name for name in names if files.is_folder(root / name / "data")]
 
 
+def log_begin(root: Path, files: Files = OS) -> int:
+    """The place of a store's first byte: of its old commit log, else of the replicated one; 0 without files."""
+    rows = (local_commit_log(root, files), *(ledger_commit_log(one, files) for one in ledgers_in(root, files)))
+    return next((one.min_offset for one in rows if one.queue.files), 0)
+
+
 class MessageStore:
     """Raises MessageStoreError where `root` is no store that can be read here."""
 
@@ -117,10 +122,11 @@ class MessageStore:
 
     @property
     def divided_offset(self) -> int | None:
-        """dividedCommitlogOffset: where the replicated log begins; None without one."""
+        """dividedCommitlogOffset: where the replicated log begins; None where it has no files."""
         if isinstance(self.log, JoinedCommitLog):
             return self.log.divided_offset
-        return self.log.min_offset if self.ledger is not None and isinstance(self.log, FileCommitLog) else None
+        is_old = self.ledger is None or bool(local_commit_log(self.root, self.files).queue.files)
+        return None if is_old else self.log.min_offset
 
     # --- queues ---------------------------------------------------------------------------------------------------
     def topics(self) -> dict[str, list[int]]:

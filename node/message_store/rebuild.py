@@ -102,9 +102,10 @@ def pieces_of_store(store: MessageStore, upto_index: int, begin: LogPoint | None
     """All of a store's log behind `begin`; of a replicated log up to `upto_index`."""
     has_old = store.kind is not StoreKind.LEDGER
     point = begin or LogPoint(store.log.min_offset)
-    if has_old and (store.ledger is None or point.position < (store.divided_offset or 0)):
+    divided = store.divided_offset
+    if has_old and (divided is None or point.position < divided):
         yield from old_records(store.root, point.position, store.files)
-    if store.ledger is not None:
+    if store.ledger is not None and upto_index >= 0:
         queue = store.log.files[-1][0]
         first = begin_of(queue)
         if begin is not None and begin.position >= first.position:
@@ -198,7 +199,9 @@ def rebuild(
 
 
 def _first_index(store: MessageStore) -> int:
-    return 0 if store.ledger is None else begin_of(store.log.files[-1][0]).index + 1
+    if store.kind is not StoreKind.LEDGER:
+        return 0  # behind an old commit log nothing is missing
+    return begin_of(store.log.files[-1][0]).index + 1
 
 
 def _greater(said: dict[tuple[str, int], int], known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:

@@ -26,6 +26,7 @@ from node.store.faults.results import Fault, Mended, Scrubbed
 from node.store.files.hard_state import save_hard_state
 from node.store.files.identity import Base
 from node.store.files.java_files import leave_to_java
+from node.store.files.old_log import BEFORE_ENTRY_0
 from node.store.files.platform import OS, Platform
 from node.store.log_files import LogFiles
 from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket, TruncationRecord
@@ -67,6 +68,7 @@ class FileStore(LogStore):
         self._replacement = Replacement(self.files, self.durability, self._faults, self._healer)
         self._pins = Pins()
         self._closed = False
+        self._let_old_log_go()
 
     @staticmethod
     def open(
@@ -86,11 +88,12 @@ class FileStore(LogStore):
         born_at: Base | None = None,
         kind: str | None = None,
         adopting: bool = False,
+        origin_pos: int = 0,
     ) -> FileStore:
         """Recovers and opens. Raises StoreRefused, StoreCorrupt, StoreFull, StoreIOError; then nothing is held."""
         opened = open_directory(
             Path(directory), group, node_id, data_file_size, index_file_size, init, flush, boot_id, platform,
-            serving, group_id, born_at, kind, adopting,
+            serving, group_id, born_at, kind, adopting, origin_pos,
         )  # fmt: skip
         return FileStore.made_of(opened, page_cache_bytes)
 
@@ -305,11 +308,20 @@ class FileStore(LogStore):
 
     def begin_behind(self, base: Base, record: TruncationRecord) -> None:
         self._replacement.begin_behind(base, record)
+        self._let_old_log_go()
+
+    def _let_old_log_go(self) -> None:
+        """It went first where a log begins behind entry 0; one that was left here would end before a gap."""
+        if self.files.begin_index:
+            self.files.old_log.remove_all()
 
     def survey(self, files_max: int) -> Survey:
         return self._truncation.survey(files_max)
 
     def remove_prefix(self, through_index: int, *, forced: bool = False) -> None:
+        if through_index == BEFORE_ENTRY_0:
+            self.files.old_log.remove_first()
+            return
         if not forced:
             self._pins.refuse(through_index)
         self._truncation.remove_prefix(through_index, self._hard_state)

@@ -18,6 +18,7 @@ from node.protocol.group_kind import BROKER_NAME
 from node.store.disk_log import find_head, find_record
 from node.store.errors import StoreFull, StoreIOError
 from node.store.files.identity import Base
+from node.store.files.old_log import OldLog
 from node.store.files.straight import NOWHERE, write_straight_from
 from node.store.log_store import EntryMeta
 from node.store.recent_slabs import RecentSlabs
@@ -39,6 +40,7 @@ class LogFiles:
         self.platform = opened.platform
         self.node_id = opened.identity.node_id
         self.kind = opened.identity.kind
+        self.old_log = OldLog(opened.directory, opened.identity.origin_pos, opened.platform)
         self.snapshots = SnapshotMarks() if self.kind == BROKER_NAME else None
         self.data_file_size = opened.identity.data_file_size
         self.index_file_size = opened.identity.index_file_size

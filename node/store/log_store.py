@@ -374,7 +374,8 @@ class LogStore(ABC):
 
         The first entry that is left is durable and applied as well: one that may be cut yet could lie elsewhere (S5).
 
-        Raises PinnedError, and removes nothing, where an entry <= through_index is pinned, unless `forced`.
+        -1: the oldest file of RocketMQ's old commit log. Raises PinnedError, and removes nothing, where an entry <=
+        through_index is pinned, unless `forced`.
         A writer's work: the loop may append, read and sync meanwhile.
         """
 

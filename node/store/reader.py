@@ -112,6 +112,7 @@ class StoreReader:
             self.base = EntryMeta(begin_index - 1, UNKNOWN_TERM, None)
         else:
             self.base = ORIGIN
+            begin_pos = max(begin_pos, 0 if self.identity is None else self.identity.origin_pos)
         self.begin_index = begin_index or 0
         self._begin = Cursor(begin_pos, self.begin_index, self.base.term, self.base.chain, self._sealed_from(slot))
         self._slot = slot

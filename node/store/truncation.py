@@ -108,9 +108,14 @@ class Truncation:
         now = platform.wall_time()
         left = platform.space_left_bytes(files.directory)
         left = None if left is None else left + platform.space_coming_bytes()  # else more would go than has to
+        old = files.old_log.files()
+        front = (
+            files.old_log.front(old, files_max)
+            if old
+            else front_files(files.data, begin_pos, begin_index, end.end_pos, platform, files_max)
+        )
         return Survey(
-            front_files(files.data, begin_pos, begin_index, end.end_pos, platform, files_max),
-            end.end_pos - begin_pos, now.timestamp(), now.astimezone().hour,
+            front, end.end_pos - (old[0].start if old else begin_pos), now.timestamp(), now.astimezone().hour,
             platform.space_total_bytes(files.directory), left,
         )  # fmt: skip
 

@@ -197,13 +197,13 @@ def test_what_cannot_be_taken_over_is_refused_and_nothing_changes(
         assert sorted(str(path) for path in root.rglob("*") if path.name != "lock") == before
 
     local = Path(shutil.copytree(vectors / "rocketmq/store/data", tmp_path / "local"))
-    refused(local, "only DLedger mode")
+    refused(local, "give --id n0")
     lock = DataLock(recorded)
     refused(recorded, "stop every member")
     lock.release()
     old = Path(shutil.copytree(recorded, tmp_path / "old"))
     shutil.copytree(vectors / "rocketmq/store/data/commitlog", old / "commitlog")
-    refused(old, "from before DLedger mode")
+    refused(old, "both give messages the same places")
     timer = recorded / "consumequeue/rmq_sys_wheel_timer/0"
     timer.mkdir(parents=True)
     unit = struct.pack(">qiq", 48, 250, 0)

@@ -31,7 +31,10 @@ UNKNOWN_TERM = -1
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """The content of `quorumscope.json`. `sealed_from`: entries before it were written by a Java node."""
+    """The content of `quorumscope.json`. `sealed_from`: entries before it were written by a Java node.
+
+    `origin_pos`: where entry 0 lies, or lay; behind RocketMQ's old commit log it is dividedCommitlogOffset, else 0.
+    """
 
     group: str
     node_id: str
@@ -41,6 +44,7 @@ class Identity:
     sealed_from: int = 0
     format_version: int = FORMAT_VERSION
     kind: str = PLAIN_NAME
+    origin_pos: int = 0
 
     @classmethod
     def fresh(
@@ -114,13 +118,15 @@ def _check_types(identity: Identity) -> None:
     for name in ("group", "node_id", "store_id"):
         if not isinstance(getattr(identity, name), str):
             raise ValueError(f"{name} is not a text")
-    for name in ("data_file_size", "index_file_size", "sealed_from"):
+    for name in ("data_file_size", "index_file_size", "sealed_from", "origin_pos"):
         value = getattr(identity, name)
         if type(value) is not int or not 0 <= value <= POSITION_MAX:
             raise ValueError(f"{name} is not a size")
     if not is_kind_name(identity.kind) or identity.format_version != format_of(identity.kind):
         raise ValueError(f"kind {identity.kind!r} in format {identity.format_version}")
     check_sizes(identity.data_file_size, identity.index_file_size)
+    if identity.origin_pos and (identity.kind != BROKER_NAME or identity.origin_pos % identity.data_file_size):
+        raise ValueError(f"origin_pos {identity.origin_pos} is no broker's, or not where a data file begins")
 
 
 def _seal(fields: dict[str, object]) -> str:
@@ -133,6 +139,8 @@ def write_identity(directory: Path, identity: Identity, platform: Platform = OS)
     fields = asdict(identity)
     if identity.kind == PLAIN_NAME:
         del fields["kind"]
+    if not identity.origin_pos:  # releases that know none read the others
+        del fields["origin_pos"]
     text = json.dumps(fields | {"crc": _seal(fields)}, indent=1, sort_keys=True).encode() + b"\n"
     replace_file(directory / IDENTITY, text, platform=platform)
 

@@ -48,3 +48,4 @@ class Circumstances:
     first_known_fault: int | None = None
     straight_from: int = 0  # from here on positions in heads are held against the records' places
     rejoin_first: Callable[[str], None] = lambda _: None  # makes REJOINING durable: called before a tail is cut
+    origin_pos: int = 0  # where entry 0 lies, or lay

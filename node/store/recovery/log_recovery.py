@@ -110,7 +110,7 @@ class Recovery:
         begin_pos, begin_index = find_begin(self._data)
         slot = self._slot
         if self._case.sealed_from == 0 or (slot is not None and slot.begin_index == 0 <= slot.durable_index):
-            return 0, 0, ORIGIN  # nothing was ever removed: what is not there was lost
+            return self._case.origin_pos, 0, ORIGIN  # nothing was ever removed: what is not there was lost
         if slot is not None and slot.begin_index != (begin_index or 0) and slot.begin_index <= slot.durable_index:
             raise StoreCorrupt(
                 f"entry {slot.begin_index}, the first one, is not where it was, and its place is written nowhere: "

@@ -97,12 +97,14 @@ def open_directory(
     born_at: Base | None = None,
     kind: str | None = None,
     adopting: bool = False,
+    origin_pos: int = 0,
 ) -> Opened:
     """`serving`: a new life begins (SAFETY E8). `group_id`, `kind`: of the group that a new store is made for (C9);
     no kind: whatever is there, plain where nothing is.
 
     `adopting`: a log that Java wrote becomes one of this kind, whose every entry it is (checked by who asks).
     `born_at`: behind which entry, and at which position, a new store's log begins; an old one knows its own.
+    `origin_pos`: where entry 0 of a new store will lie, behind RocketMQ's old commit log.
 
     Raises StoreRefused, StoreCorrupt, StoreFull or StoreIOError; then nothing is left open.
     """
@@ -120,10 +122,12 @@ def open_directory(
         fresh = Identity.fresh(group, node_id, data_file_size, index_file_size, platform, kind or has_kind)
         if found is not None:
             check_identity(directory, found, fresh)
-        elif born_at is None and _is_brokers(directory, fresh):
+        elif born_at is None and not adopting and _is_brokers(directory, fresh):
             refuse_old_commit_log(directory, platform)
         data.open(sizes_known=found is not None)
         index.open(sizes_known=found is not None)
+        if found is None and adopting:
+            fresh = replace(fresh, origin_pos=_origin_of(data, origin_pos))
         archive = TruncationArchive(directory, platform=platform)
         odd = [
             text for files in (data, index) for text in set_lengths_right(directory, files, archive, node_id, platform)
@@ -144,6 +148,8 @@ def open_directory(
             )
         if found is not None:  # also where the first record is damaged
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index > before_first)
+        if found is not None and found.origin_pos:
+            group_id = None  # it was made of the old log, when that was taken over
         hard = _hard_state(directory, java, has_entries, init, platform, group_id, base)
         boot = platform.boot_id() if boot_id is None else boot_id
 
@@ -153,7 +159,10 @@ def open_directory(
                 save_hard_state(directory, replace(hard, voter_state=VoterState.REJOINING), platform)
 
         hard = with_members(hard, base)
-        recovered = _recover(directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first)
+        known = fresh if found is None else found
+        recovered = _recover(
+            directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first, known.origin_pos
+        )
         recovered.alarms[:0] = odd
         recovered.members_at_base = None if base is None else base.members
         if found is not None and has_entries and slot is None:
@@ -192,6 +201,14 @@ def open_directory(
 def _is_brokers(directory: Path, identity: Identity) -> bool:
     """Whether RocketMQ's old commit log has its place beside that directory: not where a restore is under way."""
     return identity.kind == BROKER_NAME and directory.name == f"dledger-{identity.node_id}"
+
+
+def _origin_of(data: SegmentList, origin_pos: int) -> int:
+    """Where entry 0 lies: behind an old commit log RocketMQ begins with another file than 0."""
+    if not data.starts:
+        return origin_pos
+    pos, index = find_begin(data)
+    return 0 if index else pos
 
 
 def _begin_behind(directory: Path, born_at: Base, data: SegmentList, fresh: Identity, platform: Platform) -> None:
@@ -238,6 +255,7 @@ def _recover(
     boot_id: str,
     platform: Platform,
     rejoin_first: Callable[[str], None],
+    origin_pos: int,
 ) -> Recovered:
     slot = checkpoint.last if found is not None else None
     sealed_from = SEALED_NEVER if java else max(found.sealed_from if found else 0, slot.sealed_from if slot else 0)
@@ -248,6 +266,7 @@ def _recover(
     case = Circumstances(
         node_id, boot_id, java, sealed_from, base, java_term, hint, checkpoint.is_doubtful,
         first_known_fault(directory, platform), _known_border(directory, sealed_from, java, platform), rejoin_first,
+        origin_pos,
     )  # fmt: skip
     return Recovery(data, index, TruncationArchive(directory, platform=platform), slot, case).recover()
 

@@ -22,9 +22,11 @@ from node.store.files.identity import IDENTITY, DirectoryLock, Identity, format_
 from node.store.files.java_files import COMMIT_LOG, OWNER, carry_over_checkpoint, checkpoint_slot
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import Platform
+from node.store.files.segment_list import SegmentList
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
+from node.store.recovery.walk import find_begin
 from node.store.repair.report import Report
 from node.store.repair.tools import archives_reported, file_chunks, record_of
 
@@ -76,7 +78,19 @@ def _known(directory: Path, platform: Platform, group: str | None, node_id: str 
     is_broker = platform.exists(directory.parent / COMMIT_LOG / OWNER)
     kind = BROKER_NAME if is_broker else PLAIN_NAME
     new_id = platform.new_id()
-    return Identity(group, node_id, new_id, data_file_size, index_file_size, 0, format_of(kind), kind), True
+    origin = _origin_of(directory, data_file_size, platform) if is_broker else 0
+    return Identity(group, node_id, new_id, data_file_size, index_file_size, 0, format_of(kind), kind, origin), True
+
+
+def _origin_of(directory: Path, data_file_size: int, platform: Platform) -> int:
+    """Where entry 0 lies: behind RocketMQ's old commit log not at 0."""
+    data = SegmentList(directory, "data", data_file_size, platform=platform)
+    try:
+        data.open(sizes_known=True)
+        pos, index = find_begin(data)
+        return pos if index == 0 else 0
+    finally:
+        data.close()
 
 
 def _file_size(directory: Path, kind: str, platform: Platform) -> int:

@@ -247,7 +247,8 @@ class LocalCommitLog:
             self._disk.sync(path)
             self._disk.sync_folder(self._folder)
         except OSError:
-            self._disk.remove(path)
+            if self._files.size(path) is not None:  # and not a directory of somebody's, with all that is in it
+                self._disk.remove(path)
             raise
         self._starts.append(start)
 

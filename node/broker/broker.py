@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from node.background import Background, reason_of
 from node.broker.authority import Authority
-from node.broker.client_port import Service, wall_ms
+from node.broker.client_port import Learn, Service, wall_ms
 from node.broker.dispatched_log import DispatchedLog, Touched
 from node.broker.introspection import Asked
 from node.broker.metadata import CONTENT_BYTES, Metadata
@@ -42,6 +42,7 @@ from node.message_store.expired_files import removed_expired
 from node.message_store.live_reads import LiveReads
 from node.message_store.metadata_state import Applied
 from node.message_store.new_message import PutLimits
+from node.rocketmq.dispatch import Handler
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 SUBSCRIBE_AGAIN_S: Final = 0.05
@@ -125,8 +126,11 @@ class Broker:
     ) -> bool:
         return self.lane.put_record(topic, queue_id, size_bytes, record_of)
 
-    def tables(self, context: Context, _files: ConfigFiles, learn: Callable[[], None]) -> TablesInLog:
-        return TablesInLog(context, self.metadata, learn)
+    def tables(self, context: Context, _files: ConfigFiles, learn: Learn) -> TablesInLog:
+        return TablesInLog(context, self.metadata, lambda: learn(self.next_offsets))
+
+    def requests(self) -> Mapping[int, Handler]:
+        return {}
 
     def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
         return {}

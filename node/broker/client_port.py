@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from node.background import Background
@@ -38,6 +38,9 @@ ROUTES: Final = frozenset({Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CL
 
 
 Touched = dict[tuple[str, int], int]
+
+
+Learn = Callable[[Iterable[tuple[str, int]]], None]
 
 
 class Service(Protocol):
@@ -77,9 +80,14 @@ class Served(Store, Protocol):
     def put_record(
         self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
     ) -> bool: ...
-    def tables(self, context: Context, files: ConfigFiles, learn: Callable[[], None]) -> Tables: ...
+    def tables(self, context: Context, files: ConfigFiles, learn: Learn) -> Tables:
+        """`learn`: of queues that messages are in, so that their topics are known."""
+
     def state(self) -> dict[str, Any]:
         """Role, epoch or term, dispatch: for `node/broker/introspection.py`."""
+
+    def requests(self) -> Mapping[int, Handler]:
+        """Of its own, by code."""
 
     def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
         """More that this machine may ask, by name."""
@@ -102,7 +110,7 @@ class ClientPort:
         )
         self.requests = BrokerRequests(self.context, times, broker.said)
         self._files = ConfigFiles(settings.node.data, self.context)
-        self._tables = broker.tables(self.context, self._files, lambda: self.requests.learn(broker.next_offsets))
+        self._tables = broker.tables(self.context, self._files, self.requests.learn)
         loop = asyncio.get_running_loop()
         self.context.locks.steady_ms = lambda: int(loop.time() * 1000)
         self._background = Background()
@@ -112,7 +120,8 @@ class ClientPort:
         self._rates = TopicRates()
         introspection = Introspection(self.context, self._state, self._rates.of, broker.questions())
         handlers: Mapping[int, Handler] = {
-            **names.handlers(), **routes, **self.requests.handlers(), INTROSPECT: introspection.handle,
+            **names.handlers(), **routes, **self.requests.handlers(), **broker.requests(),
+            INTROSPECT: introspection.handle,
         }  # fmt: skip
         quick = QuickSends(self.context, self.requests.sends, broker.limits, broker.put_record)
         self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed, take_send=quick.send)

@@ -17,6 +17,7 @@ from node.control import (
     archive,
     entries,
     ha,
+    ha_changes,
     kv,
     leadership,
     machine,
@@ -130,7 +131,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(messages.router)
         app.include_router(message_changes.router)
     for one in (
-        (ha.router, state.health)
+        (ha.router, ha_changes.router, state.health)
         if settings.ha.is_classic
         else (
             state.router,

@@ -16,9 +16,9 @@ from typing import Protocol
 
 from node.ha.common_end import CommonEnd
 from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
-from node.ha.handshake import LogOf, Stand, hello_of, parse_hello, parse_verdict
+from node.ha.handshake import Hello, LogOf, Stand, hello_of, parse_hello, parse_verdict
 from node.ha.lineage import Lineage
-from node.ha.settings import HaSettings
+from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.errors import MessageStoreError
 from node.message_store.framing import MESSAGE_BYTES_MAX
 
@@ -61,6 +61,8 @@ class HAClient:
         self.closed_by = ""
         self.stand: Stand | None = None
         self.is_ours = False  # the master
+        self._heard_of: Hello | None = None
+        self.master: Hello | None = None  # what the one of ours said that served it last
         self.trouble = ""  # why nothing is transferred; empty once it is
         self.current_reported_offset = -1
         self.last_read_ms = self.last_write_ms = 0
@@ -160,7 +162,10 @@ class HAClient:
 
     def _hello(self, said: dict[str, object], now_ms: int) -> None:
         master, log = parse_hello(said), self._store.log
-        self.is_ours = True
+        if master.role == BrokerRole.SLAVE.value:
+            self.close("a slave is there, no master")
+            return
+        self.is_ours, self._heard_of = True, master
         self._said, self._master_span = master.lineage, (master.begin, master.end)
         self._out.append(slave_says(hello_of(log, self.lineage, self._slave, self._run).to_json()))
         self.state, self.last_write_ms = State.SAID, now_ms
@@ -174,6 +179,7 @@ class HAClient:
             if verdict.start != log.max_offset and not _is_empty(log):
                 raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
             assert self._said is not None
+            self.master = self._heard_of
             self._transfer(self._said)
         elif verdict.stand.can_be_cut and self._settings.cuts_back:
             begin, end = self._master_span

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from node.ha.common_end import RANGES_MAX
 from node.ha.frames import ASK, HaError, ReportReader, encode_header, master_says
-from node.ha.handshake import Hello, LogOf, Stand, Verdict, hello_of, judge_request, parse_hello
+from node.ha.handshake import Hello, LogOf, Stand, Verdict, judge_request, parse_hello
 from node.ha.lineage import Lineage
 from node.ha.settings import HaSettings
 from node.message_store.record import SIZE_AND_MAGIC
@@ -45,6 +45,13 @@ class Master(Protocol):
     def settings(self) -> HaSettings: ...
     @property
     def lineage(self) -> Lineage: ...
+    @property
+    def is_serving(self) -> bool:
+        """Whether it is a master now."""
+
+    def hello(self) -> Hello:
+        """What it says of itself."""
+
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
         """How its slave stands, and whether it may come in."""
 
@@ -192,7 +199,7 @@ class HAConnection:
             self._heard(one, now_ms)
         elif self.phase is Phase.NEW and one == ASK:
             self.is_ours, self.phase = True, Phase.ASKED
-            self.writing.say(hello_of(self._master.log, self._master.lineage).to_json())
+            self.writing.say(self._master.hello().to_json())
         elif self.phase is Phase.NEW:
             self._request(one, now_ms)
         elif self.phase is Phase.TRANSFER and one != ASK:
@@ -202,6 +209,8 @@ class HAConnection:
 
     def _request(self, offset: int, now_ms: int) -> None:
         """The first report of a slave of RocketMQ's."""
+        if not self._master.is_serving:
+            raise HaError("this broker is no master")
         self.slave = f"java:{self.address.rpartition(':')[0]}"
         verdict = judge_request(self._master.log, offset)
         self.stand, self.reason = verdict.stand, verdict.reason

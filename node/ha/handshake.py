@@ -70,18 +70,24 @@ class Hello:
     slave: str = ""
     run: str = ""
     last: tuple[LastRecord, ...] = ()
+    broker: str = ""  # where clients reach it
+    role: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": VERSION, "lineage": self.lineage.to_json(), "begin": self.begin, "end": self.end,
             "file_bytes": self.file_bytes, "slave": self.slave, "run": self.run,
-            "last": [[one.offset, one.size_bytes, one.crc] for one in self.last],
+            "last": [[one.offset, one.size_bytes, one.crc] for one in self.last], "broker": self.broker,
+            "role": self.role,
         }  # fmt: skip
 
 
-def hello_of(log: LogOf, lineage: Lineage, slave: str = "", run: str = "") -> Hello:
+def hello_of(
+    log: LogOf, lineage: Lineage, slave: str = "", run: str = "", *, broker: str = "", role: str = ""
+) -> Hello:  # fmt: skip
+    """A slave's names its last records; a master's says where clients reach it."""
     last = tuple(log.last_records(LAST_RECORDS)) if slave else ()
-    return Hello(lineage, log.min_offset, log.max_offset, log.file_bytes, slave, run, last)
+    return Hello(lineage, log.min_offset, log.max_offset, log.file_bytes, slave, run, last, broker, role)
 
 
 def parse_hello(said: dict[str, Any]) -> Hello:
@@ -93,9 +99,11 @@ def parse_hello(said: dict[str, Any]) -> Hello:
     except ValueError as error:
         raise HaError(f"the other end's epochs cannot be read: {error}") from error
     begin, end, file_bytes = (_number(said, name) for name in ("begin", "end", "file_bytes"))
-    slave, run, last = said.get("slave"), said.get("run"), said.get("last")
-    if not (isinstance(slave, str) and isinstance(run, str) and max(len(slave), len(run)) <= NAME_LETTERS_MAX):
+    names = [said.get(name, "") for name in ("slave", "run", "broker", "role")]
+    if not all(isinstance(name, str) and len(name) <= NAME_LETTERS_MAX for name in names):
         raise HaError("the other end's name cannot be read")
+    slave, run, broker, role = map(str, names)
+    last = said.get("last")
     if not isinstance(last, list) or len(last) > LAST_RECORDS or begin > end:
         raise HaError("the other end's log cannot be read from what it says")
     records: list[LastRecord] = []
@@ -105,7 +113,7 @@ def parse_hello(said: dict[str, Any]) -> Hello:
         if not (begin <= one[0] < one[0] + one[1] <= end) or (records and one[0] <= records[-1].offset):
             raise HaError("the other end's last records do not lie in its log")
         records.append(LastRecord(*one))
-    return Hello(lineage, begin, end, file_bytes, slave, run, tuple(records))
+    return Hello(lineage, begin, end, file_bytes, slave, run, tuple(records), broker, role)
 
 
 def _number(said: dict[str, Any], name: str) -> int:

@@ -35,6 +35,7 @@ class StoreKeeper:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self.on_dispatched: list[Callable[[dict[tuple[str, int], int]], None]] = []
+        self._flushing = asyncio.Lock()
         self._has_put = False
         self._flushed_ms = self._saved_ms = now_ms()
 
@@ -91,6 +92,14 @@ class StoreKeeper:
                 async with asyncio.timeout(LOOK_MS / 1000):
                     await self._wake.wait()
 
+    async def flushed_and_dispatched(self) -> None:
+        """All that is in the log is on disk and in the queues. Raises OSError."""
+        while self.store.log.flushed_offset < self.store.log.max_offset:
+            await self._flush()
+        while self.store.end_position < self.store.log.max_offset:
+            self._dispatch()
+            await asyncio.sleep(0)
+
     def _flush_is_due(self, now: int) -> bool:
         store = self.store
         if store.log.flushed_offset >= store.log.max_offset:
@@ -98,6 +107,10 @@ class StoreKeeper:
         return store.settings.flush is FlushMode.SYNC_FLUSH or now - self._flushed_ms >= FLUSH_EVERY_MS
 
     async def _flush(self) -> None:
+        async with self._flushing:
+            await self._flush_now()
+
+    async def _flush_now(self) -> None:
         found = self.store.begin_flush()
         is_save = now_ms() - self._saved_ms >= SAVE_EVERY_MS
         finish = self.store.dispatcher.begin_save() if is_save else None

@@ -12,7 +12,7 @@ from typing import Final
 
 from node.ha.connection import HAConnection, Phase
 from node.ha.group_transfer import GroupTransferRequest, GroupTransferService
-from node.ha.handshake import Hello, LogOf, Stand, Verdict, judge
+from node.ha.handshake import Hello, LogOf, Stand, Verdict, hello_of, judge
 from node.ha.lineage import Lineage
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.put_result import PutStatus
@@ -34,6 +34,7 @@ class HAService:
         self.connections: list[HAConnection] = []
         self.push2_slave_max_offset = 0
         self.fenced_by = 0
+        self.broker = ""  # where clients reach this broker
         self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
         self.on_data: list[Callable[[], None]] = []  # called when there is more to send
         self.on_statuses: list[Callable[[], None]] = []  # called when puts stopped waiting: who answers them
@@ -81,8 +82,8 @@ class HAService:
 
     # --- connections ----------------------------------------------------------------------------------------------
     def accept(self, address: str, now_ms: int) -> HAConnection | None:
-        """None: there are too many."""
-        if len(self.connections) >= CONNECTIONS_MAX or not self.role.is_master or self.fenced_by:
+        """None: there are too many. A slave, too, says what it is to whoever asks, and serves nobody."""
+        if len(self.connections) >= CONNECTIONS_MAX:
             return None
         connection = HAConnection(self, address, now_ms)
         self.connections.append(connection)
@@ -93,13 +94,21 @@ class HAService:
         connection.close(connection.closed_by or "the connection ended")
         if connection in self.connections:
             self.connections.remove(connection)
-            self._note("ha_disconnected", "info", f"slave {_name(connection)}: {connection.closed_by}")
+            if connection.slave:  # who only asked is no slave
+                self._note("ha_disconnected", "info", f"slave {_name(connection)}: {connection.closed_by}")
 
     def end(self, why: str) -> None:
         """This broker is no master any more."""
         for one in list(self.connections):
             one.close(why)
         self._settling(self.transfers.end)
+
+    @property
+    def is_serving(self) -> bool:
+        return self.role.is_master and not self.fenced_by
+
+    def hello(self) -> Hello:
+        return hello_of(self.log, self.lineage, broker=self.broker, role=self.role.value)
 
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
         if not hello.slave:
@@ -112,7 +121,10 @@ class HAService:
                 return Verdict(Stand.REFUSED, f"a slave with the id {hello.slave} is connected from {one.address}")
             if same:
                 one.close("it connected again")
-        return judge(self.log, self.lineage, hello)
+        verdict = judge(self.log, self.lineage, hello)
+        if self.is_serving or verdict.stand is Stand.REFUSED:
+            return verdict
+        return Verdict(Stand.REFUSED, "this broker is no master")  # nobody cuts anything back to its log
 
     def fence(self, epoch: int) -> None:
         """Somebody heard of a later epoch: nothing is acknowledged any more."""
@@ -130,6 +142,8 @@ class HAService:
 
     def refused(self, connection: HAConnection, reason: str) -> None:
         name = _name(connection)
+        if not self.role.is_master:
+            return
         if self.troubles.get(name) != reason:
             self.troubles[name] = reason
             while len(self.troubles) > CONNECTIONS_MAX:

@@ -76,7 +76,8 @@ class HaWaiting(View):
 
 
 class HaProblem(View):
-    """What is wrong now. `code`: slave_not_served, fenced, too_few_slaves, no_slave, no_master, log_broken."""
+    """What is wrong now. `code`: slave_not_served, fenced, too_few_slaves, no_slave, no_master, two_masters,
+    metadata_older, log_broken."""
 
     code: Text
     about: Text
@@ -125,3 +126,28 @@ class HaView(View):
     waiting_count: Whole | None = None
     problems: tuple[HaProblem, ...] = Field(default=(), max_length=HA_ITEMS_MAX)
     metadata: JsonObject | None = None
+
+
+HaMasterRole = Literal["SYNC_MASTER", "ASYNC_MASTER"]
+
+
+class HaFinding(View):
+    """What a promotion would lose, or what stands against it. `stops`: unless its code is accepted, where it can be.
+
+    `code`: is_master, log_broken, no_pair, before_promotion, not_heard, another_pair, master_is_there,
+    another_has_more, lacks_bytes, not_dispatched, under_way.
+    """
+
+    code: Text
+    text: Text
+    stops: Flag
+    can_be_accepted: Flag
+
+
+class HaPromotion(View):
+    """`role`: what it is, or would be. `epoch`: that began; null: nothing was changed."""
+
+    promoted: Flag
+    role: HaMasterRole
+    epoch: Whole | None = None
+    findings: tuple[HaFinding, ...] = Field(default=(), max_length=HA_ITEMS_MAX)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 
 from node.broker.classic.broker import ClassicBroker, open_files
 from node.broker.client_port import ClientPort
-from node.config import Settings, load
+from node.config import Settings, load, split_address
 from node.message_store.record import decode_record
 from node.rocketmq.codes import Answer, Request
 from tests.ports import free_ports
@@ -19,6 +19,7 @@ from tests.unit.broker_kit import SIZES, Client, pull_fields
 from tests.unit.engine_kit import until
 
 P = ParamSpec("P")
+CLIENTS: dict[int, int] = {}
 
 
 def story(making: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -32,10 +33,10 @@ def story(making: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 def classic_settings(root: Path, name: str, role: str, ports: dict[str, int], **values: str) -> Settings:
-    """`ports`: of all brokers of the pair, where they listen for slaves; a client's port is one below."""
+    """`ports`: of all brokers of the pair, where they listen for slaves."""
     given = {
         "node.id": name, "node.group": "pair", "node.data": str(root / name), "ha.role": role,
-        "ha.address": f"127.0.0.1:{ports[name]}", "broker.address": f"127.0.0.1:{ports[name] - 1}",
+        "ha.address": f"127.0.0.1:{ports[name]}", "broker.address": f"127.0.0.1:{CLIENTS.get(ports[name], 1)}",
         "ha.peers": ";".join(f"127.0.0.1:{port}" for other, port in ports.items() if other != name),
         "store.mapped_file_size_for_entry_data_bytes": "65536", "ha.reconnect_ms": "50",
     }  # fmt: skip
@@ -67,7 +68,7 @@ async def classic(settings: Settings) -> AsyncGenerator[Served, None]:
     running = asyncio.create_task(broker.run())
     try:
         await broker.open()
-        bound = await port.open("127.0.0.1", 0)
+        bound = await port.open(*split_address(settings.broker.address))
         yield Served(broker, port, bound, notes)
     finally:
         port.close()
@@ -80,7 +81,10 @@ async def classic(settings: Settings) -> AsyncGenerator[Served, None]:
 
 
 def pair_ports(*names: str) -> dict[str, int]:
-    return dict(zip(names, free_ports(len(names)), strict=True))
+    """Where each listens for slaves; where clients reach it, `CLIENTS` says."""
+    ports = free_ports(2 * len(names))
+    CLIENTS.update(zip(ports[::2], ports[1::2], strict=True))
+    return dict(zip(names, ports[::2], strict=True))
 
 
 @asynccontextmanager

@@ -16,6 +16,8 @@ from tests.unit.broker_kit import pull_fields
 from tests.unit.classic_kit import classic, classic_settings, pair_ports, pulled, story, two
 from tests.unit.engine_kit import until
 
+READS = {"ha.slave_read_enable": "true"}
+
 
 def view(said: dict[str, object]) -> HaView:
     own = {"as_of": "", "broker": "ok", "name": "pair", "self_id": "m", "address": "", "ha_address": ""}
@@ -25,7 +27,7 @@ def view(said: dict[str, object]) -> HaView:
 @story
 async def test_what_the_master_acknowledges_is_read_at_both(tmp_path: Path) -> None:
     bodies = [b"one", b"two", b"three"]
-    async with two(tmp_path) as (master, slave), master.client() as client, slave.client() as other:
+    async with two(tmp_path, **READS) as (master, slave), master.client() as client, slave.client() as other:
         answers = await client.send(*bodies)
         assert [one.code for one in answers] == [Answer.SUCCESS] * 3
         assert [read_header(SendAnswer, one.fields).queue_offset for one in answers] == [0, 1, 2]
@@ -45,7 +47,7 @@ async def test_what_the_master_acknowledges_is_read_at_both(tmp_path: Path) -> N
 
 @story
 async def test_a_held_pull_is_answered_by_the_next_message(tmp_path: Path) -> None:
-    async with two(tmp_path) as (master, slave), master.client() as client, slave.client() as other:
+    async with two(tmp_path, **READS) as (master, slave), master.client() as client, slave.client() as other:
         await client.send(b"first")
         await pulled(other, 1)
         held = asyncio.create_task(

@@ -307,7 +307,9 @@ def test_an_old_master_that_returns_is_fenced_and_acknowledges_nothing(tmp_path:
     assert "another one was promoted" in third.client.trouble
     assert pair.fenced == [promoted.epoch] and statuses == [PutStatus.FLUSH_SLAVE_TIMEOUT]
     waiting(pair, 2, statuses)
-    assert statuses[1:] == [PutStatus.SLAVE_NOT_AVAILABLE] and pair.service.accept("10.0.0.6:1", 0) is None
+    late = pair.slave("s3").connect("10.0.0.6:1")
+    late.carry()
+    assert statuses[1:] == [PutStatus.SLAVE_NOT_AVAILABLE] and "no master" in late.client.trouble
 
 
 def test_two_masters_of_one_epoch_are_noticed(tmp_path: Path) -> None:

@@ -14,23 +14,30 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from node.background import Background, reason_of
+from node.broker.classic.control_key import make_key
 from node.broker.classic.lane import ClassicLane
+from node.broker.classic.metadata_sync import MetadataSync
 from node.broker.classic.pair import Pair
+from node.broker.classic.promote_request import PromoteRequests
+from node.broker.classic.promotion import Promotion
 from node.broker.classic.retention import Retention
 from node.broker.classic.tables import TablesInFiles
 from node.broker.classic.view import PairView
-from node.broker.client_port import Service, Touched, wall_ms
-from node.broker.introspection import Asked
+from node.broker.client_port import Learn, Service, Touched, wall_ms
+from node.broker.introspection import PROMOTE, Asked
 from node.broker.open_puts import OpenPut
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context
 from node.broker.schedule import ScheduleService
 from node.config import Settings, split_address
+from node.ha.client import State
 from node.ha.keeper import StoreKeeper
+from node.ha.lineage import PROMOTION
 from node.ha.sockets import now_ms
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
@@ -41,6 +48,8 @@ from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.new_message import PutLimits
 from node.message_store.recent_entries import RecentEntries
 from node.protocol.codes import FlushMode as NodeFlush
+from node.rocketmq.bodies import GroupConfig
+from node.rocketmq.dispatch import Handler
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 LOOK_AT_FILES_S: Final = 5.0
@@ -105,9 +114,13 @@ class ClassicBroker:
         self.on_role: list[Callable[[], None]] = []
         self.roles = self  # of what its registration says
         self._tables: TablesInFiles | None = None
+        self._context: Context | None = None
+        self.sync: MetadataSync | None = None
+        self._syncing: asyncio.Task[None] | None = None
+        self._promote = PromoteRequests(Promotion(self.pair, settings.node.id), make_key(root))
         self.schedule: ScheduleService | None = None
         self._was_master = False
-        self._retention = Retention(settings.retention, self.store, self.reads, note)
+        self._retention = Retention(settings.retention, self.store, self.reads, note, self.pair.needed_from)
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self.pair.on_role.append(self._role_is_new)
         self.store.on_rebuilt.append(self.reads.forget_all)
@@ -144,6 +157,46 @@ class ClassicBroker:
         done.set_result(not self.pair.service.fenced_by)
         return done
 
+    # --- consumers at a slave (`SlaveRules`) --------------------------------------------------------------------------
+    @property
+    def _is_served(self) -> bool:
+        """By a master that is alive."""
+        return self.pair.client.state is State.TRANSFER
+
+    def refuses_pulls(self) -> bool:
+        return not self.is_master and self._is_served and not self.settings.ha.slave_read_enable
+
+    def takes_offsets(self) -> bool:
+        """A slave keeps them until its master has them."""
+        return self.is_master or not self.pair.service.fenced_by
+
+    def suggests(self, group: GroupConfig, *, is_slow: bool) -> int:
+        """RocketMQ's rule; a slave whose master is dead names itself."""
+        if not self.is_master and not self._is_served:
+            return self.broker_id
+        if not self.settings.ha.slave_read_enable:
+            return 0
+        return group.which_broker_when_slow if is_slow else group.broker_id
+
+    def _offset_changed(self, name: tuple[str, str]) -> None:
+        if self.sync is not None and not self.is_master:
+            self.sync.committed(name)
+
+    def _master_address(self) -> str | None:
+        """Where the master that serves this slave is reached; None: none does, or it is none of ours."""
+        client = self.pair.client
+        return client.master.broker or None if self._is_served and client.master is not None else None
+
+    def _not_in_files(self, context: Context, written_ms: int) -> list[tuple[str, int]]:
+        """Queues of topics that no file has, and that got a message since it was written: a crash came in between.
+        Others were deleted."""
+        reads = self.reads
+        return [
+            (topic, queue_id)
+            for (topic, queue_id), end in self.next_offsets.items()
+            if context.topics.get(topic) is None and reads.stored_at_ms(topic, queue_id, end - 1) >= written_ms
+        ]
+
     # --- what its port asks -----------------------------------------------------------------------------------------
     @property
     def next_offsets(self) -> Mapping[tuple[str, int], int]:
@@ -154,15 +207,37 @@ class ClassicBroker:
     ) -> bool:
         return False
 
-    def tables(self, context: Context, files: ConfigFiles, learn: Callable[[], None]) -> TablesInFiles:
-        self._tables = TablesInFiles(self.settings.node.data, context, files, learn)
+    def tables(self, context: Context, files: ConfigFiles, learn: Learn) -> TablesInFiles:
+        root = self.settings.node.data
+        self._context = context
+        self._tables = TablesInFiles(root, context, files)
+        self.sync = MetadataSync(root, context, self._tables, self._master_address, self.said, learn)
+        learn(self._not_in_files(context, self._tables.topics_of_ms))
+        context.offsets.on_change = self._offset_changed
+        context.slave_rules = self
         self.schedule = ScheduleService(
             self, self._tables, self.settings.broker.delay_levels_ms, wall_ms, self.said
         )  # fmt: skip
         return self._tables
 
+    def requests(self) -> Mapping[int, Handler]:
+        return {PROMOTE: self._promote.handle}
+
     def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
-        return {"ha": self.pair_view.answer}
+        return {"ha": self._ha}
+
+    async def _ha(self, asked: Asked) -> dict[str, Any]:
+        said = await self.pair_view.answer(asked)
+        sync = self.sync
+        if sync is not None:
+            said["metadata"] = {
+                "rounds": sync.rounds, "taken": sync.taken, "trouble": sync.trouble or None,
+                "committed_here": len(sync.here.offsets),
+            }  # fmt: skip
+            said["problems"] += [
+                {"code": "metadata_older", "about": name, "text": text} for name, text in sync.older.items()
+            ]
+        return said
 
     def state(self) -> dict[str, Any]:
         store = self.store
@@ -212,20 +287,36 @@ class ClassicBroker:
                 self.said("store_unreadable", "warning", str(error))
 
     def _dispatched(self, touched: Touched) -> None:
+        if self.sync is not None and not self.is_master:
+            self.sync.arrived(touched)
         if self.schedule is not None:
             self.schedule.arrived(touched)
 
     def _role_is_new(self) -> None:
         """Delayed messages and transactions are a master's."""
+        if self._syncing is not None:
+            self._syncing.cancel()
+            self._syncing = None
         if self.pair.is_master and not self._was_master:
             self._was_master = True
+            self._tables_are_mine()
             for one in (self.schedule, self.transactions):
                 if one is not None:
                     one.start()
         elif not self.pair.is_master:
             self._stop_master()
+            if self.sync is not None:
+                self._syncing = self._background.keep("metadata of the master", self.sync.run)
         for hear in self.on_role:
             hear()
+
+    def _tables_are_mine(self) -> None:
+        """Those of a promoted slave are newer than all of an earlier master's."""
+        context, epoch = self._context, self.pair.lineage.epoch
+        if context is not None and epoch >= PROMOTION:
+            for table in (context.topics, context.groups):
+                if table.version.state_version < epoch // PROMOTION * PROMOTION:
+                    table.version = replace(table.version, state_version=epoch, timestamp_ms=wall_ms())
 
     def _stop_master(self) -> None:
         if self._was_master:

@@ -63,13 +63,14 @@ class Pair:
         self.client = HAClient(store, own, settings.node.id, self.run, lineage, self._keep, note)
         self._peers = [split_address(one) for one in settings.ha.peer_addresses]
         self._turn = itertools.cycle(self._peers)
+        self.twin = ""  # the address of another master of the same epoch
         self.following = ""  # the address of the master that this slave tries
         self.follower = HAClientService(self.client, self._next_peer, own, keeper.wake)
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self._task: asyncio.Task[None] | None = None
+        self.service.broker = settings.broker.address
         store.slaves = self.service
         self.service.on_statuses.append(store.settle)
-        self.changed_ms = 0
 
     @property
     def role(self) -> BrokerRole:
@@ -95,6 +96,10 @@ class Pair:
             return self.configured
         both_master = self.record.role.is_master and self.configured.is_master
         return self.configured if both_master else self.record.role
+
+    def needed_from(self) -> int | None:
+        """The lowest place that a connected slave still needs."""
+        return min(self.service.acks().values(), default=None)
 
     # --- a start and an end -----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -136,6 +141,20 @@ class Pair:
         self.service.role, self.service.fenced_by = role, 0
         self._note("ha_master", "info", f"{role.value} of pair {lineage.pair}, epoch {lineage.epoch} from {start} on")
 
+    async def promote(self, role: BrokerRole, above: int, by: str) -> int:
+        """The epoch that began: this slave is master now. Raises MessageStoreError, OSError: it is a slave still."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self.client.close("this broker becomes master")
+        try:
+            await self.keeper.flushed_and_dispatched()
+            self._begin_epoch(role, is_promoted=True, above=above)
+            self._record(role, f"promoted by {by or 'an operator'}, epoch {self.lineage.epoch}")
+        finally:
+            self._run()
+        return self.lineage.epoch
+
     def _fenced(self, epoch: int) -> None:
         """A slave, or another broker, heard of a later epoch."""
         self.store.become_slave()
@@ -163,7 +182,7 @@ class Pair:
         return found
 
     async def masters(self, own: Hello | None = None) -> list[tuple[str, Hello | NoMaster]]:
-        """What each of the others says, by its address."""
+        """What each of the others says of itself, by its address."""
         said = await asyncio.gather(*(ask(one, own) for one in self._peers), return_exceptions=True)
         found: list[tuple[str, Hello | NoMaster]] = []
         for (host, port), one in zip(self._peers, said, strict=True):
@@ -176,8 +195,7 @@ class Pair:
     async def _later_master(self) -> Hello | None:
         own = self.lineage
         for _address, said in await self.masters():
-            is_later = isinstance(said, Hello) and said.lineage.pair == own.pair and said.lineage.epoch > own.epoch
-            if is_later and isinstance(said, Hello):
+            if isinstance(said, Hello) and said.lineage.pair == own.pair and said.lineage.epoch > own.epoch:
                 return said
         return None
 
@@ -185,13 +203,18 @@ class Pair:
         """An older master that returns hears of this one's epoch, and a later one is heard of."""
         while True:
             await asyncio.sleep(self._settings.ha.reconnect_ms / 1000)
+            self.twin = ""
             own = hello_of(self.store.log, self.lineage, self._settings.node.id, self.run)
             for address, said in await self.masters(own):
                 if not isinstance(said, Hello) or said.lineage.pair != self.lineage.pair:
                     continue
                 if said.lineage.epoch > self.lineage.epoch:
-                    self._note("ha_later_master", "error", f"{address} is master of epoch {said.lineage.epoch}")
+                    self._note("ha_later_master", "error", f"{address} heard of epoch {said.lineage.epoch}")
                     self.service.fence(said.lineage.epoch)
-                elif said.lineage.epoch < self.lineage.epoch:
+                elif said.role == BrokerRole.SLAVE.value:
+                    continue
+                elif said.lineage.epoch == self.lineage.epoch:
+                    self.twin = address
+                else:
                     text = f"{address} was master of epoch {said.lineage.epoch}, and hears of {self.lineage.epoch}"
                     self._note("ha_older_master", "warning", text)

@@ -8,7 +8,7 @@ Invariant: a file that cannot be read ends the start, and is left as it is; the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,17 +36,18 @@ VALUES_MAX: Final = 4_000_000
 class TablesInFiles:
     """See the module's docstring. Raises MessageStoreError. It is the context's `changes`, too."""
 
-    def __init__(self, data: Path, context: Context, files: ConfigFiles, learn: Callable[[], None]) -> None:
+    def __init__(self, data: Path, context: Context, files: ConfigFiles) -> None:
         self._folder, self._context, self._files = data / "config", context, files
         self.asked = 0
         self.delays: dict[int, int] = {}
+        context.topics.version = context.groups.version = DataVersion()  # of nobody, until somebody changes something
         self._load()
         context.changes = self
+        context.topics.counts = lambda: context.store.is_master
         context.topics.write = self._write_topic
         context.groups.write = lambda _group: self._changes()
         context.groups.keeps = lambda: context.store.is_master
         context.delay_offsets = lambda: self.delays
-        learn()
 
     @property
     def is_known(self) -> bool:
@@ -54,6 +55,12 @@ class TablesInFiles:
 
     def close(self) -> None:
         """Nothing waits."""
+
+    @property
+    def topics_of_ms(self) -> int:
+        """When the topics were written last; -1: never. Sends make topics, and do not wait for that."""
+        path = self._folder / TOPICS
+        return path.stat().st_mtime_ns // 1_000_000 if path.exists() else -1
 
     # --- what changed -----------------------------------------------------------------------------------------------
     def _changes(self) -> None:
@@ -83,11 +90,11 @@ class TablesInFiles:
         with self._reading(TOPICS) as said:
             if said:
                 table = read_topics(object_in(said, "topicConfigTable"), TOPICS_MAX)
-                context.topics.load(table, _version(said))
+                context.topics.load(table, table_version(said))
         with self._reading(GROUPS) as said:
             if said:
                 groups: dict[str, GroupConfig] = read_groups(object_in(said, "subscriptionGroupTable"), GROUPS_MAX)
-                context.groups.load(groups, _version(said))
+                context.groups.load(groups, table_version(said))
         with self._reading(OFFSETS) as said:
             for (topic, group), queues in read_offsets(said).items() if said else ():
                 context.offsets.take(topic, group, queues)
@@ -104,6 +111,6 @@ class TablesInFiles:
             raise MessageStoreError(text) from error
 
 
-def _version(said: Mapping[Any, Any]) -> DataVersion:
+def table_version(said: Mapping[Any, Any]) -> DataVersion:
     version = said.get("dataVersion")
     return read_data_version(version) if isinstance(version, dict) else DataVersion()

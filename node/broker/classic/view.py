@@ -172,6 +172,9 @@ class PairView:
         if not pair.role.is_master and pair.client.state is not State.TRANSFER:
             why = pair.client.trouble or pair.client.closed_by or "no master answers"
             found.append({"code": "no_master", "about": pair.following, "text": why})
+        if pair.role.is_master and pair.twin:
+            text = f"{pair.twin} is master of epoch {pair.lineage.epoch}, too: stop the one that has less"
+            found.append({"code": "two_masters", "about": pair.twin, "text": text})
         if self._store.log.broken_by:
             found.append({"code": "log_broken", "about": "", "text": self._store.log.broken_by})
         return found

@@ -17,6 +17,7 @@ from node.broker.requests.store import Store
 from node.broker.requests.topics import TopicTable
 from node.message_store.new_message import DELAY_LEVELS, MESSAGE_BYTES_MAX
 from node.message_store.record import Host
+from node.rocketmq.bodies import GroupConfig
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Call, Handler, Refusal, Reply, reply_of
 
@@ -54,6 +55,19 @@ class Changes(Protocol):
         """All of it so far is committed. Raises an error where that is not to be known."""
 
 
+class SlaveRules(Protocol):
+    """Who of a pair answers consumers: of a broker in classic mode."""
+
+    def refuses_pulls(self) -> bool:
+        """A slave whose master is alive sends consumers there."""
+
+    def takes_offsets(self) -> bool:
+        """Whether what consumers commit here is kept."""
+
+    def suggests(self, group: GroupConfig, *, is_slow: bool) -> int:
+        """suggestWhichBrokerId: where a consumer pulls next."""
+
+
 @dataclass(slots=True)
 class Context:
     """`perm`: of the whole broker, 4 to read and 2 to write. `changes`: of tables, where they are in a log."""
@@ -65,6 +79,7 @@ class Context:
     delay_levels: int = DELAY_LEVELS
     perm: int = 6
     changes: Changes | None = None
+    slave_rules: SlaveRules | None = None
     topics: TopicTable = field(init=False)
     groups: GroupTable = field(init=False)
     offsets: ConsumerOffsets = field(init=False)
@@ -78,6 +93,10 @@ class Context:
         self.offsets = ConsumerOffsets()
         self.clients = Clients(self.now_ms)
         self.locks = QueueLocks(self.now_ms)
+
+    @property
+    def takes_offsets(self) -> bool:
+        return self.store.is_master if self.slave_rules is None else self.slave_rules.takes_offsets()
 
     def check_master(self) -> None:
         """What only one broker may answer. Raises Refusal."""

@@ -115,6 +115,10 @@ class ConsumerOffsets:
     def queues(self, topic: str, group: str) -> Mapping[int, int]:
         return self._table.get((topic, group), {})
 
+    def names(self) -> set[tuple[str, str]]:
+        """Topics and groups that have offsets."""
+        return set(self._table)
+
     def of_topic(self, topic: str) -> list[str]:
         """The groups that have offsets of it."""
         return [group for name, group in self._table if name == topic]

@@ -36,6 +36,7 @@ HELD_MAX: Final = 20_000
 MESSAGES_MAX: Final = 1024
 BYTES_MAX: Final = 4 * 1024 * 1024
 TAG: Final = "TAG"
+TO_MASTER: Final = "this broker is a slave, and its master is there: pull from that one"
 CODES: Final[Mapping[PullStatus, int]] = {
     PullStatus.FOUND: Answer.SUCCESS,
     PullStatus.NO_MATCHED_MESSAGE: Answer.PULL_RETRY_IMMEDIATELY,
@@ -73,6 +74,8 @@ class Pulls:
     def _try(self, call: Call, said: PullRequest, *, first: bool, confirmed: bool = False) -> Reply | None:
         context = self._context
         tags = self._checked(said, call.peer.address)
+        if context.slave_rules is not None and context.slave_rules.refuses_pulls():
+            return Reply(Answer.PULL_RETRY_IMMEDIATELY, write_header(PullAnswer(0, said.queue_offset, 0, 0)), TO_MASTER)
         count, bytes_max = max(1, min(said.max_msg_nums, MESSAGES_MAX)), BYTES_MAX
         if said.max_msg_bytes is not None and said.max_msg_bytes > 0:
             bytes_max = min(said.max_msg_bytes, BYTES_MAX)
@@ -80,7 +83,7 @@ class Pulls:
             said.topic, said.queue_id, said.queue_offset, count, tags=tags, bytes_max=bytes_max,
             corrects=context.store.is_master,
         )  # fmt: skip
-        if first and said.sys_flag & FLAG_COMMIT and context.store.is_master:
+        if first and said.sys_flag & FLAG_COMMIT and context.takes_offsets:
             self._commit(said)
         code = code_of(got, said.queue_offset)
         if code == Answer.PULL_OFFSET_MOVED and not confirmed and context.must_confirm:
@@ -89,8 +92,15 @@ class Pulls:
             return None
         if first and code == Answer.PULL_NOT_FOUND and said.sys_flag & FLAG_SUSPEND and self._hold(call, said, tags):
             return None
-        answer = PullAnswer(0, got.next_offset, got.min_offset, got.max_offset)
+        answer = PullAnswer(self._suggested(said, got), got.next_offset, got.min_offset, got.max_offset)
         return Reply(code, write_header(answer), got.status.name, b"".join(got.records))
+
+    def _suggested(self, said: PullRequest, got: Got) -> int:
+        """The broker's id; 0 is the master."""
+        rules, group = self._context.slave_rules, self._context.groups.groups.get(said.consumer_group)
+        if rules is None or group is None:
+            return 0
+        return rules.suggests(group, is_slow=got.suggests_slave)
 
     # --- the offset that rides on a pull ------------------------------------------------------------------------
     def _commit(self, said: PullRequest) -> None:

@@ -55,6 +55,7 @@ class TopicTable:
         self.topics: dict[str, TopicConfig] = {one.name: one for one in made}
         self.version = DataVersion(0, now_ms())
         self.auto_create = True
+        self.counts: Callable[[], bool] = lambda: True  # a slave's version is its master's
         self._made = dict(self.topics)
         self.on_change: list[Callable[[list[TopicConfig]], None]] = []
         self.write: Callable[[str, TopicConfig | None], None] = lambda _name, _topic: None
@@ -107,7 +108,8 @@ class TopicTable:
             hear(list(topics.values()))
 
     def _changed(self, topics: list[TopicConfig]) -> None:
-        self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
+        if self.counts():
+            self.version = replace(self.version, counter=self.version.counter + 1, timestamp_ms=self._now_ms())
         for hear in self.on_change:
             hear(topics)
 

@@ -17,6 +17,7 @@ from collections import deque
 from node.ha.client import State
 from node.ha.connection import HAConnection, Phase
 from node.ha.lineage import PROMOTION
+from node.ha.promotion import Candidate, best, era_of
 from node.message_store.errors import MessageStoreError
 from node.message_store.local_recovery import file_name
 from node.protocol.entry import crc32
@@ -192,13 +193,11 @@ class World:
         if not all(one.is_up for one in others):
             return
         era = max(one.heard_epoch for one in self.nodes) // PROMOTION
-        slaves = [one for one in others if one.lineage.pair and one.lineage.epoch // PROMOTION == era]
-        if not slaves:
-            return
-        found = max(slaves, key=lambda one: one.log.max_offset if one.log else 0)
-        began = min(start for number, start in self.master.lineage.epochs if number // PROMOTION == era)
-        if found.log is None or found.log.max_offset < max(began, 1):
-            return  # it lacks something of before the last promotion, or has nothing that could be common
+        ends = [Candidate(one.name, one.lineage, one.log.max_offset if one.log else 0) for one in others]
+        chosen = best(ends)
+        if chosen is None or era_of(chosen.lineage) != era:
+            return  # what was answered since, or before, the last promotion is lacking in all of them
+        found = next(one for one in others if one.name == chosen.name)
         self._end(found)
         self._start(found, is_master=True, is_promoted=True)
         if found.is_up:

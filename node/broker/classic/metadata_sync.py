@@ -1,0 +1,225 @@
+"""A slave's topics, groups and offsets follow its master's (RocketMQ's SlaveSynchronize: requests 21, 43, 45, 201).
+
+Nothing is rewritten that is the same, and a table is replaced at once, so that no topic is missing meanwhile. An older
+set never replaces a newer one: a master that lost its configuration is refused, and that is a problem to be seen.
+
+What consumers commit here while the master is dead is on disk (`DATA/quorumscope/committed-here`) until the master has
+it: of two offsets of one queue the higher wins.
+
+Invariants: a topic that messages came of since the master answered stays; what was committed here is forgotten only
+once the master has it, or is further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from node.broker.classic.tables import VALUES_MAX, TablesInFiles, table_version
+from node.broker.client_port import Learn
+from node.broker.requests.context import Context
+from node.broker.requests.groups import GROUPS_MAX, OFFSETS_MAX
+from node.broker.requests.topics import TOPICS_MAX
+from node.message_client.errors import Unavailable
+from node.message_client.link import Link
+from node.message_store.dispatch_mark import OURS
+from node.message_store.write_files import OsDisk
+from node.rocketmq.bodies import (
+    DataVersion,
+    offsets_answer,
+    read_delay_offsets,
+    read_groups,
+    read_offsets,
+    read_topics,
+)
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.java_json import BodyError, load, object_in
+
+EVERY_S: Final = 3.0
+LOOK_S: Final = 0.2  # for a master that serves this slave
+WITHIN_S: Final = 5.0
+BODY_BYTES_MAX: Final = 64 << 20
+HERE: Final = "committed-here"
+Json = dict[Any, Any]
+Queue = tuple[str, str, int]  # topic, group, queue
+Note = Callable[[str, str, str], None]
+
+
+def is_newer(one: DataVersion, than: DataVersion) -> bool:
+    """By the epoch of the master that changed it, then by how often it was changed."""
+    return (one.state_version, one.counter, one.timestamp_ms) > (
+        than.state_version, than.counter, than.timestamp_ms
+    )  # fmt: skip
+
+
+class CommittedHere:
+    """Offsets that consumers committed at this broker while it was a slave, and no master has yet. Bounded."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / OURS / HERE
+        self._written = b""
+        self.offsets: dict[Queue, int] = {}
+        with contextlib.suppress(OSError, ValueError, BodyError, RecursionError):  # without it consumers get more twice
+            said = load(self._path.read_bytes(), BODY_BYTES_MAX, VALUES_MAX)
+            for (topic, group), queues in read_offsets(said).items():
+                self.offsets |= {(topic, group, queue): offset for queue, offset in queues.items()}
+
+    def put(self, topic: str, group: str, queues: Mapping[int, int]) -> None:
+        for queue, offset in queues.items():
+            if len(self.offsets) < OFFSETS_MAX or (topic, group, queue) in self.offsets:
+                self.offsets[topic, group, queue] = offset
+
+    async def save(self) -> None:
+        """Off the loop, where it changed. Raises OSError."""
+        table: dict[str, dict[int, int]] = {}
+        for (topic, group, queue), offset in self.offsets.items():
+            table.setdefault(f"{topic}@{group}", {})[queue] = offset
+        data = offsets_answer(table) if table else b""
+        if data != self._written:
+            await asyncio.to_thread(self._write, data)
+            self._written = data
+
+    def _write(self, data: bytes) -> None:
+        disk = OsDisk()
+        disk.replace(self._path, data or b'{"offsetTable":{}}')
+        disk.close()
+
+
+class MetadataSync:
+    """See the module's docstring. `master`: where the master that serves this slave is reached by clients."""
+
+    def __init__(
+        self, root: Path, context: Context, tables: TablesInFiles, master: Callable[[], str | None], note: Note,
+        learn: Learn,
+    ) -> None:  # fmt: skip
+        self._context, self._tables, self._master, self._note, self._learn = context, tables, master, note, learn
+        self.here = CommittedHere(root)
+        self._link: Link | None = None
+        self._fresh: set[tuple[str, int]] = set()  # queues that got messages since the master was asked
+        self._came = asyncio.Event()
+        self.rounds = self.taken = 0
+        self.older: dict[str, str] = {}  # by table: why the master's is not taken
+        self.trouble = ""
+
+    # --- what happens here ------------------------------------------------------------------------------------------
+    def arrived(self, queues: Mapping[tuple[str, int], int]) -> None:
+        self._fresh.update(queues)
+
+    def committed(self, name: tuple[str, str]) -> None:
+        """A consumer committed at this slave."""
+        topic, group = name
+        self.here.put(topic, group, self._context.offsets.queues(topic, group))
+
+    def soon(self) -> None:
+        """Without waiting for the next round."""
+        self._came.set()
+
+    async def run(self) -> None:
+        """For ever, while this broker is a slave."""
+        try:
+            while True:
+                self._came.clear()
+                address = self._master()
+                if address is not None:
+                    await self._round(address)
+                await self.here.save()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S if address is None else EVERY_S):
+                        await self._came.wait()
+        finally:
+            if self._link is not None:
+                await self._link.close()
+                self._link = None
+
+    async def _round(self, address: str) -> None:
+        if self._link is None or self._link.address != address:
+            if self._link is not None:
+                await self._link.close()
+            self._link = Link(address)
+        try:
+            await self.once(self._link)
+            self.trouble = ""
+        except (Unavailable, BodyError) as error:
+            if str(error) != self.trouble:
+                self.trouble = str(error)
+                self._note("metadata_not_synced", "warning", self.trouble)
+
+    async def once(self, link: Link) -> None:
+        """All four. Raises Unavailable, BodyError: what came before is taken."""
+        self._fresh.clear()
+        await self._topics(link)
+        await self._groups(link)
+        await self._offsets(link)
+        delays = read_delay_offsets(await self._said(link, Request.GET_ALL_DELAY_OFFSET))
+        if delays != self._tables.delays:
+            self._tables.delays = delays
+        self.rounds += 1
+
+    async def _said(self, link: Link, code: Request) -> Json:
+        answer = await link.ask(code, {}, b"", WITHIN_S)
+        if answer.code != Answer.SUCCESS:
+            raise BodyError(f"the master answers {answer.code} to {code.name}: {answer.remark or ''}")
+        return load(answer.body, BODY_BYTES_MAX, VALUES_MAX)
+
+    # --- each table -------------------------------------------------------------------------------------------------
+    async def _topics(self, link: Link) -> None:
+        said = await self._said(link, Request.GET_ALL_TOPIC_CONFIG)
+        table, version = self._context.topics, table_version(said)
+        if self._is_taken("topics", version, table.version):
+            table.load(read_topics(object_in(said, "topicConfigTable"), TOPICS_MAX), version)
+            self._learn(set(self._fresh))
+            self.taken += 1
+
+    async def _groups(self, link: Link) -> None:
+        said = await self._said(link, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        table, version = self._context.groups, table_version(said)
+        if self._is_taken("subscription groups", version, table.version):
+            table.load(read_groups(object_in(said, "subscriptionGroupTable"), GROUPS_MAX), version)
+            self.taken += 1
+
+    def _is_taken(self, name: str, theirs: DataVersion, own: DataVersion) -> bool:
+        if theirs == own:
+            self.older.pop(name, None)
+            return False
+        if is_newer(theirs, own):
+            self.older.pop(name, None)
+            return True
+        text = (
+            f"the master's {name} are of version {_text(theirs)}, those here of {_text(own)}, which are newer: they"
+            " stay. Copy DATA/config of this broker to the master, and start that again, if the master lost its own"
+        )
+        if self.older.get(name) != text:
+            self.older[name] = text
+            self._note("metadata_older", "error", text)
+        return False
+
+    async def _offsets(self, link: Link) -> None:
+        theirs = read_offsets(await self._said(link, Request.GET_ALL_CONSUMER_OFFSET))
+        for (topic, group, queue), offset in list(self.here.offsets.items()):
+            if theirs.get((topic, group), {}).get(queue, -1) < offset:
+                await self._merge_back(link, topic, group, queue, offset)
+                theirs.setdefault((topic, group), {})[queue] = offset
+            if self.here.offsets.get((topic, group, queue)) == offset:
+                del self.here.offsets[topic, group, queue]
+        own = self._context.offsets
+        for (topic, group), queues in theirs.items():
+            if own.queues(topic, group) != queues:
+                own.take(topic, group, queues)
+        for topic, group in own.names() - set(theirs):
+            own.take(topic, group, {})
+
+    async def _merge_back(self, link: Link, topic: str, group: str, queue: int, offset: int) -> None:
+        """Raises Unavailable, BodyError: the master may not have it."""
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+        answer = await link.ask(Request.UPDATE_CONSUMER_OFFSET, fields, b"", WITHIN_S)
+        if answer.code != Answer.SUCCESS:
+            raise BodyError(f"the master does not take offset {offset} of {group} in {topic}: {answer.remark or ''}")
+        self._note("offset_merged", "info", f"{group} consumed queue {queue} of {topic} up to {offset} at this slave")
+
+
+def _text(version: DataVersion) -> str:
+    return json.dumps([version.state_version, version.counter, version.timestamp_ms])

@@ -1,0 +1,255 @@
+"""A pair in classic mode: metadata that follows, consumers that go on at the slave, promotion and fencing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from node.broker.classic.metadata_sync import CommittedHere, is_newer
+from node.broker.classic.promotion import NotPromoted, Promotion
+from node.broker.classic.role_record import read_role
+from node.control.app import create_app
+from node.ha.lineage import PROMOTION, Lineage
+from node.ha.promotion import Candidate, best
+from node.ha.settings import BrokerRole
+from node.rocketmq.bodies import DataVersion, GroupConfig, TopicConfig
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.header_fields import read_header
+from node.rocketmq.headers import PullAnswer
+from tests.unit.broker_kit import Client, pull_fields
+from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, pulled, story, two
+from tests.unit.engine_kit import until
+
+COMMIT = {"consumerGroup": "G", "topic": "TopicTest", "queueId": "0"}
+
+
+def offset_of(served: Served) -> int | None:
+    return served.port.context.offsets.get("G", "TopicTest", 0)
+
+
+async def commit(client: Client, offset: int) -> None:
+    fields = COMMIT | {"commitOffset": str(offset)}
+    [answer] = await client.ask((Request.UPDATE_CONSUMER_OFFSET, fields, b""))
+    assert answer.code == Answer.SUCCESS, answer.remark
+
+
+async def synced(slave: Served) -> None:
+    """A round that began after now."""
+    sync = slave.broker.sync
+    assert sync is not None
+    wanted = sync.rounds + 2
+    while sync.rounds < wanted:
+        assert not sync.trouble, sync.trouble
+        sync.soon()
+        await asyncio.sleep(0.01)
+
+
+@story
+async def test_metadata_follow_and_are_not_rewritten(tmp_path: Path) -> None:
+    """FORMATS-ROCKETMQ 15, oddity 11: RocketMQ rewrites everything at every round, and topics are missing meanwhile."""
+    async with two(tmp_path) as (master, slave), master.client() as client:
+        await client.send(b"x")
+        await commit(client, 1)
+        here, there = master.port.context, slave.port.context
+        here.topics.put(TopicConfig("Made", 3, 3))
+        here.groups.put(GroupConfig("G2", retry_max_times=5))
+        await synced(slave)
+        assert there.topics.topics == here.topics.topics and there.topics.version == here.topics.version
+        assert there.groups.groups == here.groups.groups and there.groups.version == here.groups.version
+        assert offset_of(slave) == 1
+        await slave.port._files.save()
+        table, taken = there.topics.topics, slave.broker.sync.taken  # type: ignore[union-attr]
+        await synced(slave)
+        assert there.topics.topics is table  # no round replaces what is the same
+        assert slave.broker.sync.taken == taken  # type: ignore[union-attr]
+        assert slave.port._files.due() == {}
+
+
+@story
+async def test_an_older_set_never_replaces_a_newer_one(tmp_path: Path) -> None:
+    """apache/rocketmq#1094: a master that lost its configuration took its slave's with it."""
+    async with two(tmp_path) as (master, slave):
+        here, there = master.port.context, slave.port.context
+        for name in ("A", "B"):
+            here.topics.put(TopicConfig(name, 1, 1))
+        await synced(slave)
+        here.topics.load({}, DataVersion(1, here.topics.version.timestamp_ms + 1))
+        await synced(slave)
+        assert {"A", "B"} <= set(there.topics.topics)
+        said = await slave.broker._ha({})
+        assert [one["about"] for one in said["problems"] if one["code"] == "metadata_older"] == ["topics"]
+        here.topics.load({"C": TopicConfig("C", 1, 1)}, DataVersion(9, 1))
+        await synced(slave)
+        assert "C" in there.topics.topics and "A" not in there.topics.topics
+
+
+def test_the_epoch_counts_before_the_counter() -> None:
+    assert is_newer(DataVersion(1, 5, PROMOTION), DataVersion(9, 9))
+    assert is_newer(DataVersion(2, 5), DataVersion(1, 9))
+    assert not is_newer(DataVersion(1, 5), DataVersion(1, 5))
+
+
+@story
+async def test_a_topic_that_messages_came_of_meanwhile_stays(tmp_path: Path) -> None:
+    async with two(tmp_path) as (master, slave), master.client() as client:
+        master.port.context.topics.put(TopicConfig("A", 1, 1))
+        await synced(slave)
+        await client.send(b"x")
+        await until(lambda: "TopicTest" in slave.port.context.topics.topics)
+        sync = slave.broker.sync
+        assert sync is not None
+        sync._fresh.add(("TopicTest", 0))
+        without = {"A": TopicConfig("A", 1, 1)}
+        slave.port.context.topics.load(without, slave.port.context.topics.version)
+        sync._learn(sync._fresh)
+        assert "TopicTest" in slave.port.context.topics.topics
+
+
+@story
+async def test_a_slave_sends_consumers_to_a_master_that_is_there(tmp_path: Path) -> None:
+    async with two(tmp_path) as (master, slave), master.client() as client, slave.client() as other:
+        await client.send(b"x")
+        await until(lambda: "TopicTest" in slave.port.context.topics.topics)
+        [answer] = await other.ask((Request.PULL_MESSAGE, pull_fields(0), b""))
+        assert answer.code == Answer.PULL_RETRY_IMMEDIATELY
+        assert read_header(PullAnswer, answer.fields).suggest_which_broker_id == 0
+    rules = slave.broker
+    assert rules.suggests(GroupConfig("G"), is_slow=True) == 1  # its own id: no master is there any more
+
+
+@pytest.mark.parametrize(("reads", "slow", "fast"), [("false", 0, 0), ("true", 7, 0)])
+def test_a_master_names_a_slave_to_slow_consumers_only(tmp_path: Path, reads: str, slow: int, fast: int) -> None:
+    async def story_of() -> None:
+        settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m"), **{"ha.slave_read_enable": reads})
+        async with classic(settings) as master:
+            group = GroupConfig("G", which_broker_when_slow=7)
+            assert master.broker.suggests(group, is_slow=True) == slow
+            assert master.broker.suggests(group, is_slow=False) == fast
+
+    asyncio.run(story_of())
+
+
+@story
+async def test_consumers_go_on_at_the_slave_and_their_offsets_come_back(tmp_path: Path) -> None:
+    ports = pair_ports("m", "s")
+    of_master = classic_settings(tmp_path, "m", "async_master", ports)
+    of_slave = classic_settings(tmp_path, "s", "slave", ports)
+    bodies = [b"%d" % number for number in range(6)]
+    async with AsyncExitStack() as slaves:
+        async with classic(of_master) as master, master.client() as client:
+            slave = await slaves.enter_async_context(classic(of_slave))
+            await until(lambda: bool(master.broker.pair.service.acks()))
+            await client.send(*bodies)
+            await commit(client, 2)
+            await until(lambda: slave.broker.store.end_position == master.broker.store.end_position)
+            await synced(slave)
+        await until(lambda: slave.broker.pair.client.is_closed)
+        async with slave.client() as other:
+            assert await pulled(other, 6) == bodies
+            await commit(other, 5)
+            assert slave.broker.sync is not None
+            await slave.broker.sync.here.save()
+            assert CommittedHere(tmp_path / "s").offsets == {("TopicTest", "G", 0): 5}
+        async with classic(of_master) as master:
+            assert offset_of(master) == 2
+            await until(lambda: offset_of(master) == 5)
+            await until(lambda: not slave.broker.sync.here.offsets)  # type: ignore[union-attr]
+            assert offset_of(slave) == 5
+
+
+@asynccontextmanager
+async def slave_alone(root: Path, role: str = "sync_master") -> AsyncGenerator[tuple[Served, dict[str, int]], None]:
+    """Its master took three messages and is gone."""
+    ports = pair_ports("m", "s")
+    async with AsyncExitStack() as slaves:
+        async with classic(classic_settings(root, "m", role, ports)) as master, master.client() as client:
+            slave = await slaves.enter_async_context(classic(classic_settings(root, "s", "slave", ports)))
+            await until(lambda: bool(master.broker.pair.service.acks()))
+            await client.send(b"1", b"2", b"3")
+            await until(lambda: slave.broker.store.end_position == master.broker.store.end_position)
+            await synced(slave)
+        await until(lambda: slave.broker.pair.client.is_closed)
+        yield slave, ports
+
+
+@story
+async def test_a_promoted_slave_goes_on_and_fences_the_old_master(tmp_path: Path) -> None:
+    async with slave_alone(tmp_path) as (slave, ports):
+        promotion = Promotion(slave.broker.pair, "s")
+        assert [(one.code, one.stops) for one in await promotion.look()] == [("not_heard", False)]
+        assert promotion.role is BrokerRole.SYNC_MASTER  # what its master was
+        epoch = await promotion.promote(BrokerRole.ASYNC_MASTER, set(), "ops")
+        assert epoch == PROMOTION == slave.broker.pair.lineage.epoch
+        record = read_role(tmp_path / "s")
+        assert record is not None and record.role is BrokerRole.ASYNC_MASTER and "ops" in record.why
+        async with slave.client() as client:
+            [answer] = await client.send(b"4")
+            assert answer.code == Answer.SUCCESS
+            assert await pulled(client, 4) == [b"1", b"2", b"3", b"4"]
+        assert slave.port.context.topics.version.state_version == PROMOTION
+        of_old = classic_settings(tmp_path, "m", "sync_master", ports)
+        async with classic(of_old) as old, old.client() as client:
+            assert old.broker.pair.role is BrokerRole.SLAVE
+            [answer] = await client.send(b"5")
+            assert answer.code == Answer.SERVICE_NOT_AVAILABLE
+            await until(lambda: old.broker.store.end_position == slave.broker.store.end_position)
+            await synced(old)
+            assert old.port.context.topics.version == slave.port.context.topics.version
+
+
+@story
+async def test_an_old_master_that_cannot_ask_is_fenced_as_soon_as_it_is_met(tmp_path: Path) -> None:
+    async with slave_alone(tmp_path, "async_master") as (slave, ports):
+        of_old = classic_settings(tmp_path, "m", "async_master", ports, **{"ha.peers": ""})
+        async with classic(of_old) as old, old.client() as client:
+            [answer] = await client.send(b"lost")
+            assert answer.code == Answer.SUCCESS  # nobody was promoted yet
+            await until(lambda: bool(old.broker.pair.service.acks()))
+            findings = await Promotion(slave.broker.pair, "s").look()
+            assert [one.code for one in findings if one.stops][:1] == ["master_is_there"]
+            with pytest.raises(NotPromoted):
+                await Promotion(slave.broker.pair, "s").promote(None, set(), "ops")
+            assert not slave.broker.is_master
+            stops = {one.code for one in findings if one.stops}
+            await Promotion(slave.broker.pair, "s").promote(None, stops, "ops")
+            await until(lambda: old.broker.pair.role is BrokerRole.SLAVE)
+            [answer] = await client.send(b"refused")
+            assert answer.code == Answer.SERVICE_NOT_AVAILABLE
+
+
+@story
+async def test_a_promotion_over_rest(tmp_path: Path) -> None:
+    async with slave_alone(tmp_path, "async_master") as (slave, ports):
+        app = create_app(classic_settings(tmp_path, "s", "slave", ports))
+        transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8431") as rest:
+            said = (await rest.get("/api/v1/ha")).json()
+            assert (said["role"], said["is_master"], said["broker"]) == ("SLAVE", False, "ok")
+            got = await rest.post("/api/v1/ha/promote", json={"dry_run": True})
+            assert got.status_code == 200 and got.json()["promoted"] is False, got.text
+            got = await rest.post("/api/v1/ha/promote", json={})
+            assert got.json() | {"findings": []} == {
+                "promoted": True, "role": "ASYNC_MASTER", "epoch": PROMOTION, "findings": [],
+            }  # fmt: skip
+            got = await rest.post("/api/v1/ha/promote", json={})
+            assert got.status_code == 409 and "master already" in got.text
+            assert (await rest.get("/leaderz")).status_code == 200
+            assert (await rest.get("/api/v1/state")).status_code == 404
+        async with slave.client() as client:  # whoever has no key
+            asked = b'{"key": "x", "by": "", "accept": [], "role": null, "dry_run": true}'
+            [answer] = await client.ask((29_102, {}, asked))
+            assert answer.code == Answer.NO_PERMISSION
+
+
+def test_the_best_slave_heard_of_the_newest_promotion_and_has_most() -> None:
+    first = Lineage("p", ((1, 0),))
+    second = first.begun("", 500, is_promoted=True)
+    few, most = Candidate("few", second, 600), Candidate("most", second, 700)
+    assert best([few, most, Candidate("older", first, 9000)]) is most
+    assert best([Candidate("cut", second, 400)]) is None  # it ends before the promotion
+    assert best([Candidate("empty", Lineage(), 0)]) is None

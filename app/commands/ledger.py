@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
 import typer
 
@@ -37,6 +37,7 @@ from node.protocol.entry import BODY_BYTES_MAX
 PROGRESS_EVERY_S: Final = 1.0
 BATCH_BYTES_MAX: Final = 1024 * 1024
 BATCHES_AHEAD: Final = 4
+T = TypeVar("T")
 
 
 class Split(StrEnum):
@@ -87,13 +88,13 @@ def batches_of(bodies: Iterator[bytes], batch: int) -> Iterator[list[bytes]]:
         yield run
 
 
-async def read_ahead(batches: Iterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+async def read_ahead(batches: Iterator[T]) -> AsyncIterator[T]:
     """The batches, read in a daemon thread: a Ctrl-C must not wait for a line that nobody types."""
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[list[bytes] | BaseException | None] = asyncio.Queue()
+    queue: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
     wanted = threading.Semaphore(BATCHES_AHEAD)
 
-    def hand_over(item: list[bytes] | BaseException | None) -> None:
+    def hand_over(item: T | BaseException | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants it any more
             loop.call_soon_threadsafe(queue.put_nowait, item)
 
@@ -161,7 +162,7 @@ def append(
 ) -> int:
     """Append entries from a file or stdin."""
     tally = Tally()
-    source = _open(file)
+    source = opened(file)
     failure: Failure | None = None
     interrupted = False
     try:
@@ -182,7 +183,8 @@ def append(
     return Exit.INTERRUPTED if interrupted else Exit.FINE
 
 
-def _open(file: str) -> BinaryIO:
+def opened(file: str) -> BinaryIO:
+    """To read; - is standard input. Raises Failure."""
     if file == "-":
         if sys.stdin.isatty():
             say("reading lines from the terminal; Ctrl-D ends")

@@ -1,28 +1,27 @@
 """`produce` and `consume`: messages to and from a topic, by RocketMQ's remoting protocol, of our brokers and of Java's.
 
-Invariants: each message that was sent is one line of output, with where it lies; what is not known to be stored ends
+Invariants: each message that was stored is one line of output, with where it lies; what is not known to be stored ends
 the command with 75; a consumed message counts as done when its line was written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterable
-from itertools import islice
+import base64
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, demo_meant, show_json
+from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show_json
+from app.commands.ledger import opened
+from app.commands.message_lines import Form, lines_of, messages_of
+from app.commands.producing import Producing, failure_of_client
 from node.printable import escaped
 
 if TYPE_CHECKING:
-    from node.message_client import MessageProducer, OutgoingMessage, Received, Sent
+    from node.message_client import Received
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
-TOGETHER: Final = 512  # lines of standard input that travel together
-LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 NameServerOption = Annotated[
     list[str] | None,
     typer.Option("--name-server", metavar="HOST:PORT", help="A name server, or a broker of ours; repeatable."),
@@ -53,7 +52,13 @@ def _of_the_demo() -> list[str]:
 
 def produce(
     topic: TopicArgument,
-    bodies: Annotated[list[str] | None, typer.Argument(metavar="BODY…", help="None: a line of stdin each.")] = None,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="A message a line; - is standard input.")] = "-",
+    bodies: Annotated[
+        list[str] | None, typer.Option("--body", metavar="TEXT", help="This, and no file; repeatable.")
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="Each line is a body, or JSON as `consume --json` prints it.")
+    ] = Form.TEXT,
     name_server: NameServerOption = None,
     keys: Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="Found by it; repeatable.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="TAG", help="What consumers choose by.")] = None,
@@ -68,10 +73,23 @@ def produce(
     """Send messages to a topic of RocketMQ's or ours."""
     from node.message_client import OutgoingMessage
 
-    lines = (one.encode("utf-8", "surrogateescape") for one in bodies) if bodies else _lines()
-    level = delay_level(delay)
-    messages = (OutgoingMessage(topic, body, tuple(keys or ()), tag, (), shard, level) for body in lines)
-    return asyncio.run(_produce(_name_servers(name_server), messages, group, deadline, as_json))
+    if bodies and file != "-":
+        raise Failure(Exit.USAGE, f"--body and {file}: one of the two")
+    lines = (one.encode("utf-8", "surrogateescape") for one in bodies) if bodies else lines_of(opened(file))
+    plain = OutgoingMessage(topic, b"", tuple(keys or ()), tag, (), shard, delay_level(delay))
+    producing = Producing(messages_of(iter(lines), form, plain, delay_level), as_json)
+    interrupted = False
+    try:
+        asyncio.run(producing.run(_name_servers(name_server), group, deadline))
+    except KeyboardInterrupt:
+        interrupted = True
+    if not as_json and (interrupted or producing.stored != 1 or producing.failed):
+        say(producing.summary())
+    if interrupted and not producing.unknown:
+        return Exit.INTERRUPTED
+    if producing.failed or producing.unknown:
+        raise producing.failure()
+    return Exit.FINE
 
 
 def delay_level(text: str | None) -> int:
@@ -86,56 +104,6 @@ def delay_level(text: str | None) -> int:
     return levels.index(text) + 1
 
 
-def _lines() -> Iterable[bytes]:
-    while line := sys.stdin.buffer.readline(LINE_BYTES_MAX):
-        yield line.removesuffix(b"\n")
-
-
-async def _produce(
-    name_servers: list[str], messages: Iterable[OutgoingMessage], group: str, deadline_s: float, as_json: bool
-) -> int:
-    from node.message_client import ClientError, MessageProducer
-
-    each = iter(messages)
-    try:
-        async with MessageProducer(name_servers, group, deadline_s) as producer:
-            while together := list(islice(each, TOGETHER)):
-                await _send_all(producer, together, as_json)
-    except ClientError as error:
-        raise _failure(error) from error
-    return Exit.FINE
-
-
-async def _send_all(producer: MessageProducer, messages: list[OutgoingMessage], as_json: bool) -> None:
-    """Shows what was stored; raises the first error of the others, once all have ended."""
-    found = await asyncio.gather(*(producer.send(one) for one in messages), return_exceptions=True)
-    errors: list[BaseException] = []
-    for one in found:
-        if isinstance(one, BaseException):
-            errors.append(one)
-        else:
-            _show_sent(one, as_json)
-    if errors:
-        raise errors[0]
-
-
-def _show_sent(sent: Sent, as_json: bool) -> None:
-    if as_json:
-        show_json({"message_id": sent.message_id, "queue_id": sent.queue_id, "queue_offset": sent.queue_offset})
-    else:
-        print(f"{sent.message_id} {sent.queue_id} {sent.queue_offset}")
-
-
-def _failure(error: Exception) -> Failure:
-    from node.message_client import NotSent, SendUnknown, Unavailable
-
-    if isinstance(error, SendUnknown):
-        return Failure(Exit.UNKNOWN_OUTCOME, f"it may be stored: {error}")
-    if isinstance(error, Unavailable):
-        return Failure(Exit.UNREACHABLE, str(error))
-    return Failure(Exit.FINDING if isinstance(error, NotSent) else Exit.USAGE, str(error))
-
-
 def consume(
     topic: TopicArgument,
     group: Annotated[str, typer.Option(metavar="NAME", help="Its clients share the topic's queues.")],
@@ -147,26 +115,33 @@ def consume(
     as_json: JsonOption = False,
 ) -> int:
     """Print a topic's messages as they come, as one of a group."""
-    return asyncio.run(_consume(_name_servers(name_server), topic, group, tags, count, from_last, as_json, ack=ack))
+    seen: list[int] = []
+    try:
+        asyncio.run(_consume(_name_servers(name_server), topic, group, tags, count, from_last, as_json, seen, ack=ack))
+    except KeyboardInterrupt:
+        done = "their offsets are committed" if ack else "they come again"
+        say(f"{len(seen):,} messages printed; {done}")
+        return Exit.INTERRUPTED
+    return Exit.FINE
 
 
 async def _consume(
-    name_servers: list[str], topic: str, group: str, tags: str, count: int, from_last: bool, as_json: bool, *, ack: bool
-) -> int:
+    name_servers: list[str], topic: str, group: str, tags: str, count: int, from_last: bool, as_json: bool,
+    seen: list[int], *, ack: bool,
+) -> None:  # fmt: skip
+    """`seen`: how long each was that has been printed."""
     from node.message_client import ClientError, MessageConsumer
 
-    seen = 0
     try:
         async with MessageConsumer(name_servers, group, topic, tags=tags, from_first=not from_last) as consumer:
-            while not count or seen < count:
+            while not count or len(seen) < count:
                 message = await consumer.receive()
                 _show_received(message, as_json)
                 if ack:
                     consumer.done(message)
-                seen += 1
+                seen.append(len(message.record.body))
     except ClientError as error:
-        raise _failure(error) from error
-    return Exit.FINE
+        raise failure_of_client(error) from error
 
 
 def _show_received(message: Received, as_json: bool) -> None:
@@ -179,13 +154,14 @@ def _show_received(message: Received, as_json: bool) -> None:
     except MessageStoreError:
         body = record.body
     if as_json:
-        show_json(
-            {
-                "topic": record.topic, "queue_id": record.queue_id, "queue_offset": record.queue_offset,
-                "message_id": record.message_id, "keys": record.properties.get("KEYS", ""), "tags": record.tags or "",
-                "body": body.decode("utf-8", "replace"),
-            }
-        )  # fmt: skip
+        said: dict[str, object] = {
+            "topic": record.topic, "queue_id": record.queue_id, "queue_offset": record.queue_offset,
+            "message_id": record.message_id, "keys": record.properties.get("KEYS", ""), "tags": record.tags or "",
+        }  # fmt: skip
+        try:
+            show_json(said | {"body": body.decode()})
+        except UnicodeDecodeError:
+            show_json(said | {"base64": base64.b64encode(body).decode()})
     else:
         print(f"{record.queue_id} {record.queue_offset} {escaped(body.decode('utf-8', 'replace'))}", flush=True)
 

@@ -188,7 +188,21 @@ def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     async def story() -> None:
         async with broker_at(tmp_path) as address:
             to = ["--name-server", address]
-            sent = ["produce", "Flights", "one", "two", "--tag", "AA", "--shard", "N1", "--key", "k", *to]
+            sent = [
+                "produce",
+                "Flights",
+                "--body",
+                "one",
+                "--body",
+                "two",
+                "--tag",
+                "AA",
+                "--shard",
+                "N1",
+                "--key",
+                "k",
+                *to,
+            ]
             assert await asyncio.to_thread(run, sent) == 0
             lines = capsys.readouterr().out.splitlines()
             assert [line.split()[2] for line in lines] == ["0", "1"]
@@ -196,9 +210,9 @@ def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             for _ in range(2):
                 assert await asyncio.to_thread(run, peek) == 0
                 assert capsys.readouterr().out.split()[1:] == ["0", "one"], "it was not done"
-            assert await asyncio.to_thread(run, ["produce", "Later", "x", "--delay", "2h", *to]) == 0
+            assert await asyncio.to_thread(run, ["produce", "Later", "--body", "x", "--delay", "2h", *to]) == 0
             assert capsys.readouterr().out
-            assert await asyncio.to_thread(run, ["produce", "Later", "x", "--delay", "7s", *to]) == 64
+            assert await asyncio.to_thread(run, ["produce", "Later", "--body", "x", "--delay", "7s", *to]) == 64
             assert "1s 5s 10s" in capsys.readouterr().err
             got = ["consume", "Flights", "--group", "G", "-n", "1", *to]
             assert await asyncio.to_thread(run, got) == 0
@@ -206,7 +220,7 @@ def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             assert await asyncio.to_thread(run, [*got, "--json"]) == 0
             found = json.loads(capsys.readouterr().out)
             assert (found["body"], found["queue_offset"], found["tags"], found["keys"]) == ("two", 1, "AA", "k")
-            assert await asyncio.to_thread(run, ["produce", "Bad Topic", "x", *to]) == 1
+            assert await asyncio.to_thread(run, ["produce", "Bad Topic", "--body", "x", *to]) == 1
             assert "illegal characters" in capsys.readouterr().err
 
     asyncio.run(story())
@@ -215,7 +229,7 @@ def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_what_cannot_be_reached_or_understood(capsys: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     nowhere = ["--name-server", f"127.0.0.1:{port}"]
-    assert run(["produce", "T", "x", "--deadline", "0.2", *nowhere]) == 69
-    assert run(["produce", "T", "x", "--name-server", "nonsense"]) == 64
+    assert run(["produce", "T", "--body", "x", "--deadline", "0.2", *nowhere]) == 69
+    assert run(["produce", "T", "--body", "x", "--name-server", "nonsense"]) == 64
     assert run(["consume", "T"]) == 64
     assert capsys.readouterr().out == ""

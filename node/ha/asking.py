@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from node.ha.client import check_verdict, proved_hello
 from node.ha.frames import ASK, FrameReader, HaError, encode_report, slave_says
 from node.ha.handshake import Hello, parse_hello
-from node.ha.settings import BrokerRole
+from node.ha.proof import Proof, Said
 from node.message_store.errors import MessageStoreError
 
 WITHIN_S: Final = 1.0
@@ -21,14 +22,8 @@ class NoMaster(Exception):
     """It says nothing: it is not there, or none of ours. The text says which."""
 
 
-def _is_older_master(found: Hello, own: Hello) -> bool:
-    """It is to hear of the later epoch."""
-    same = found.lineage.pair == own.lineage.pair
-    return same and found.role != BrokerRole.SLAVE.value and found.lineage.epoch < own.lineage.epoch
-
-
-async def ask(address: tuple[str, int], own: Hello | None = None, within_s: float = WITHIN_S) -> Hello:
-    """What the broker there says. `own`: what is said to it in turn, which fences an older one. Raises NoMaster."""
+async def ask(address: tuple[str, int], own: Hello, proof: Proof | None, within_s: float = WITHIN_S) -> Hello:
+    """What the broker there says. `own`: without an id; it is fenced where it is an older master. Raises NoMaster."""
     name = f"{address[0]}:{address[1]}"
     writer: asyncio.StreamWriter | None = None
     try:
@@ -36,15 +31,14 @@ async def ask(address: tuple[str, int], own: Hello | None = None, within_s: floa
             reader, writer = await asyncio.open_connection(*address, limit=READ_BYTES)
             writer.write(encode_report(ASK))
             frames = FrameReader()
+            hellos: tuple[Said, Said] | None = None
             while data := await reader.read(READ_BYTES):
-                for frame in frames.feed(data):
-                    if frame.said is not None:
-                        found = parse_hello(frame.said)
-                        if own is not None and _is_older_master(found, own):
-                            writer.write(slave_says(own.to_json()))
-                            await writer.drain()
-                            await reader.read(1)  # its verdict: it has read it then
-                        return found
+                for said in [frame.said for frame in frames.feed(data) if frame.said is not None]:
+                    if hellos is not None:
+                        check_verdict(proof, hellos, said)
+                        return parse_hello(dict(hellos[0]))
+                    hellos = proved_hello(proof, said, own.to_json())
+                    writer.write(slave_says(dict(hellos[1])))
         raise NoMaster(f"{name} closes the connection")
     except TimeoutError as error:
         raise NoMaster(f"{name} does not answer in {within_s:.0f} s") from error

@@ -12,15 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from node.ha.common_end import CommonEnd
 from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
 from node.ha.handshake import Hello, LogOf, Stand, hello_of, parse_hello, parse_verdict
 from node.ha.lineage import Lineage
+from node.ha.proof import MASTER, SLAVE, Proof, Said, has_nonce
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.errors import MessageStoreError
 from node.message_store.framing import MESSAGE_BYTES_MAX
+
+
+def proved_hello(proof: Proof | None, theirs: Said, own: dict[str, Any]) -> tuple[Said, Said]:
+    """Both hellos as they were said: `own` with this end's proof. Raises HaError."""
+    if proof is not None:
+        if not has_nonce(theirs):
+            raise HaError("the master proves no secret: give it this broker's [node] secret_file")
+        own["nonce"] = proof.nonce()
+        own["mac"] = proof.mac(SLAVE, theirs, own)
+    return theirs, own
+
+
+def check_verdict(proof: Proof | None, hellos: tuple[Said, Said], said: Said) -> None:
+    """Before anything that it says counts. Raises HaError."""
+    if proof is not None and not proof.is_proved(MASTER, said.get("mac"), *hellos, said):
+        raise HaError("the master does not prove the pair's secret: give both brokers the same [node] secret_file")
 
 
 class State(Enum):
@@ -72,6 +89,8 @@ class HAClient:
         self._part = b""  # of a record that is not whole yet
         self._out: list[bytes] = []
         self._said: Lineage | None = None
+        self.peer = ""  # the master's IP address
+        self._hellos: tuple[Said, Said] = ({}, {})  # the master's, and this one's
         self._search: CommonEnd | None = None
         self._asked_ms = 0
 
@@ -97,6 +116,9 @@ class HAClient:
         if self.state is State.CLOSED:
             return b""
         if self.state is State.ASKED and now_ms - self._asked_ms >= self._settings.java_after_ms:
+            if not self._settings.admits(self.peer):
+                self._refuse(f"{self.peer} answers no handshake, as RocketMQ's masters do, and is not in [ha] allow")
+                return b""
             if self.lineage.pair:
                 self._refuse(f"the master answers no handshake, and this log is of pair {self.lineage.pair}")
                 return b""
@@ -167,10 +189,13 @@ class HAClient:
             return
         self.is_ours, self._heard_of = True, master
         self._said, self._master_span = master.lineage, (master.begin, master.end)
-        self._out.append(slave_says(hello_of(log, self.lineage, self._slave, self._run).to_json()))
+        own = hello_of(log, self.lineage, self._slave, self._run).to_json()
+        self._hellos = proved_hello(self._settings.proof, said, own)
+        self._out.append(slave_says(dict(self._hellos[1])))
         self.state, self.last_write_ms = State.SAID, now_ms
 
     def _verdict(self, said: dict[str, object]) -> None:
+        check_verdict(self._settings.proof, self._hellos, said)
         verdict = parse_verdict(said)
         self.stand = verdict.stand
         log = self._store.log

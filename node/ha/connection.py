@@ -19,6 +19,7 @@ from node.ha.common_end import RANGES_MAX
 from node.ha.frames import ASK, HaError, ReportReader, encode_header, master_says
 from node.ha.handshake import Hello, LogOf, Stand, Verdict, judge_request, parse_hello
 from node.ha.lineage import Lineage
+from node.ha.proof import MASTER, SLAVE, has_nonce
 from node.ha.settings import HaSettings
 from node.message_store.record import SIZE_AND_MAGIC
 
@@ -155,6 +156,8 @@ class HAConnection:
         self.phase = Phase.NEW
         self.stand: Stand | None = None
         self.closed_by = ""
+        self.only_asks = False  # another broker, that wants to hear what this one is
+        self._own_hello: dict[str, Any] = {}
         self.reason = ""  # of its verdict
         self.connected_ms = now_ms
         self.slave_request_offset = -1
@@ -162,6 +165,15 @@ class HAConnection:
         self.acked_ms = now_ms
         self.reading = ReadSocketService(now_ms)
         self.writing = WriteSocketService(master.log, master.settings, now_ms)
+
+    @property
+    def ip(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has said who it is."""
+        return self.phase not in (Phase.NEW, Phase.ASKED)
 
     @property
     def is_closed(self) -> bool:
@@ -183,6 +195,9 @@ class HAConnection:
         """What to send now; a closed connection has only what was said before."""
         if self.phase is Phase.CLOSED:
             return b""
+        if not self.is_known and now_ms - self.connected_ms > self._master.settings.handshake_ms:
+            self.close("it did not say what it is")
+            return b""
         if now_ms - self.reading.last_read_ms > self._master.settings.housekeeping_ms:
             self.close(f"nothing was heard of it for {now_ms - self.reading.last_read_ms} ms")
             return b""
@@ -199,7 +214,11 @@ class HAConnection:
             self._heard(one, now_ms)
         elif self.phase is Phase.NEW and one == ASK:
             self.is_ours, self.phase = True, Phase.ASKED
-            self.writing.say(self._master.hello().to_json())
+            self._own_hello = self._master.hello().to_json()
+            proof = self._master.settings.proof
+            if proof is not None:
+                self._own_hello["nonce"] = proof.nonce()
+            self.writing.say(self._own_hello)
         elif self.phase is Phase.NEW:
             self._request(one, now_ms)
         elif self.phase is Phase.TRANSFER and one != ASK:
@@ -209,9 +228,11 @@ class HAConnection:
 
     def _request(self, offset: int, now_ms: int) -> None:
         """The first report of a slave of RocketMQ's."""
+        if not self._master.settings.admits(self.ip):
+            raise HaError(f"a slave of RocketMQ's at {self.ip}, which is not in [ha] allow")
         if not self._master.is_serving:
             raise HaError("this broker is no master")
-        self.slave = f"java:{self.address.rpartition(':')[0]}"
+        self.slave = f"java:{self.ip}"
         verdict = judge_request(self._master.log, offset)
         self.stand, self.reason = verdict.stand, verdict.reason
         if not verdict.stand.is_served:
@@ -220,11 +241,13 @@ class HAConnection:
 
     def _heard(self, said: dict[str, Any], now_ms: int) -> None:
         if self.phase is Phase.ASKED:
+            self._check_proof(said)
             hello = parse_hello(said)
             self.slave, self.run = hello.slave, hello.run
+            self.only_asks = not hello.slave
             verdict = self._master.judged(self, hello)
             self.stand, self.reason = verdict.stand, verdict.reason
-            self.writing.say(verdict.to_json())
+            self.writing.say(self._proved(verdict.to_json(), said))
             if verdict.stand.is_served:
                 self._serve(hello.end, verdict, now_ms)
             else:
@@ -234,6 +257,19 @@ class HAConnection:
             self._probed(said)
         else:
             raise HaError(f"an object that was not asked for: {json.dumps(said)[:100]}")
+
+    def _check_proof(self, said: dict[str, Any]) -> None:
+        """Before anything that it says counts. Raises HaError."""
+        proof = self._master.settings.proof
+        if proof is not None:
+            if not (has_nonce(said) and proof.is_proved(SLAVE, said.get("mac"), self._own_hello, said)):
+                raise HaError("it does not prove the pair's secret: give both brokers the same [node] secret_file")
+        elif not self._master.settings.admits(self.ip):
+            raise HaError(f"{self.ip} is not in [ha] allow, and this broker has no [node] secret_file")
+
+    def _proved(self, verdict: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+        proof = self._master.settings.proof
+        return verdict if proof is None else verdict | {"mac": proof.mac(MASTER, self._own_hello, theirs, verdict)}
 
     def _serve(self, request: int, verdict: Verdict, now_ms: int) -> None:
         self.phase = Phase.TRANSFER

@@ -83,11 +83,19 @@ class HAService:
     # --- connections ----------------------------------------------------------------------------------------------
     def accept(self, address: str, now_ms: int) -> HAConnection | None:
         """None: there are too many. A slave, too, says what it is to whoever asks, and serves nobody."""
-        if len(self.connections) >= CONNECTIONS_MAX:
+        if len(self.connections) >= CONNECTIONS_MAX and not self._made_room():
             return None
         connection = HAConnection(self, address, now_ms)
         self.connections.append(connection)
         return connection
+
+    def _made_room(self) -> bool:
+        """The oldest that has not said who it is goes for a new one: strangers keep no slave out."""
+        stranger = next((one for one in self.connections if not one.is_known), None)
+        if stranger is not None:
+            stranger.close("others came, and it did not say what it is")
+            self.connections.remove(stranger)
+        return stranger is not None
 
     def remove(self, connection: HAConnection) -> None:
         """Its socket is closed."""
@@ -111,10 +119,10 @@ class HAService:
         return hello_of(self.log, self.lineage, broker=self.broker, role=self.role.value)
 
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
-        if not hello.slave:
-            return Verdict(Stand.REFUSED, "it has no id")
         if hello.lineage.pair == self.lineage.pair and hello.lineage.epoch > self.lineage.epoch and self.lineage.pair:
             self.fence(hello.lineage.epoch)
+        if not hello.slave:
+            return Verdict(Stand.REFUSED, "it only asks")
         for one in self.connections:
             same = one is not connection and one.slave == hello.slave and one.phase is Phase.TRANSFER
             if same and one.run != hello.run:
@@ -142,7 +150,7 @@ class HAService:
 
     def refused(self, connection: HAConnection, reason: str) -> None:
         name = _name(connection)
-        if not self.role.is_master:
+        if not self.role.is_master or connection.only_asks:
             return
         if self.troubles.get(name) != reason:
             self.troubles[name] = reason

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 
+from node.ha.proof import Proof
 from node.protocol.value_class import value_class
 
 
@@ -17,6 +19,10 @@ class BrokerRole(StrEnum):
     @property
     def is_master(self) -> bool:
         return self is not BrokerRole.SLAVE
+
+
+def anybody(_ip: str) -> bool:
+    return True
 
 
 @value_class(slots=True, frozen=True)
@@ -37,3 +43,6 @@ class HaSettings:
     reconnect_ms: int = 5000
     java_after_ms: int = 500
     cuts_back: bool = False
+    handshake_ms: int = 5000  # a connection that says nothing for so long at its beginning is closed
+    proof: Proof | None = None  # between our own ends; None: nobody proves anything
+    admits: Callable[[str], bool] = anybody  # by IP address: a peer that proves nothing

@@ -162,6 +162,7 @@ class HAClientService:
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = self._client
         _no_delay(writer)
+        client.peer = str(writer.get_extra_info("peername")[0])
         client.connected(now_ms())
         self._writer = writer
         looking = self._background.run("ha client", self._look(reader))

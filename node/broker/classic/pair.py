@@ -16,6 +16,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from typing import Final
 
 from node.background import Background, reason_of
@@ -26,9 +27,11 @@ from node.ha.client import HAClient
 from node.ha.handshake import Hello, hello_of
 from node.ha.keeper import StoreKeeper
 from node.ha.lineage import Lineage, read_lineage, write_lineage
+from node.ha.proof import Proof
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
 from node.ha.sockets import AcceptSocketService, HAClientService
+from node.member_secret import make_secret, read_secrets
 from node.message_store.local_store import LocalMessageStore
 from node.message_store.write_files import OsDisk
 
@@ -41,9 +44,34 @@ def ha_settings(settings: Settings) -> HaSettings:
     return HaSettings(
         in_sync_replicas=ha.in_sync_replicas, slave_timeout_ms=ha.slave_timeout_ms,
         slave_fall_behind_max_bytes=ha.slave_fall_behind_max_bytes, transfer_batch_bytes=ha.transfer_batch_bytes,
-        heartbeat_ms=ha.heartbeat_ms, housekeeping_ms=ha.housekeeping_ms,
+        proof=_proof(settings), admits=_admits(settings), heartbeat_ms=ha.heartbeat_ms,
+        housekeeping_ms=ha.housekeeping_ms,
         flow_control_bytes_s=ha.flow_control_bytes_per_s, reconnect_ms=ha.reconnect_ms, cuts_back=ha.cuts_back,
     )  # fmt: skip
+
+
+def _proof(settings: Settings) -> Proof | None:
+    """Raises ConfigError."""
+    path = settings.node.secret_file
+    if path is None:
+        return None
+    if settings.node.make_secret:
+        make_secret(path)
+    return Proof(read_secrets(path))
+
+
+def _admits(settings: Settings) -> Callable[[str], bool]:
+    """Who may come without a proof, by IP address."""
+    networks = [ip_network(one) for one in settings.ha.networks]
+    has_secret = settings.node.secret_file is not None
+
+    def admits(ip: str) -> bool:
+        try:
+            return any(ip_address(ip.strip("[]")) in one for one in networks) if networks else not has_secret
+        except ValueError:
+            return False
+
+    return admits
 
 
 class Pair:
@@ -181,9 +209,10 @@ class Pair:
         self.following = "" if found is None else f"{found[0]}:{found[1]}"
         return found
 
-    async def masters(self, own: Hello | None = None) -> list[tuple[str, Hello | NoMaster]]:
-        """What each of the others says of itself, by its address."""
-        said = await asyncio.gather(*(ask(one, own) for one in self._peers), return_exceptions=True)
+    async def masters(self) -> list[tuple[str, Hello | NoMaster]]:
+        """What each of the others says of itself, by its address. Being asked fences an older master."""
+        own, proof = hello_of(self.store.log, self.lineage), self.service.settings.proof
+        said = await asyncio.gather(*(ask(one, own, proof) for one in self._peers), return_exceptions=True)
         found: list[tuple[str, Hello | NoMaster]] = []
         for (host, port), one in zip(self._peers, said, strict=True):
             if isinstance(one, Hello | NoMaster):
@@ -204,8 +233,7 @@ class Pair:
         while True:
             await asyncio.sleep(self._settings.ha.reconnect_ms / 1000)
             self.twin = ""
-            own = hello_of(self.store.log, self.lineage, self._settings.node.id, self.run)
-            for address, said in await self.masters(own):
+            for address, said in await self.masters():
                 if not isinstance(said, Hello) or said.lineage.pair != self.lineage.pair:
                     continue
                 if said.lineage.epoch > self.lineage.epoch:

@@ -17,18 +17,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from node.broker.derived_files import finish_save, remove_derived
 from node.broker.own_entries import own_entries, split_behind_metadata
 from node.broker.state_replay import replayed
 from node.client.errors import LedgerError, Trimmed, Unreachable
 from node.message_store.dispatch import Dispatcher
-from node.message_store.dispatch_mark import DerivedSizes, LogPoint, mark_path, read_mark
-from node.message_store.errors import MessageFormatError, MessageStoreError
-from node.message_store.message_store import CONSUME_QUEUE, INDEX, log_begin
+from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
+from node.message_store.errors import MessageFormatError, MessageStoreError, NoSpaceToSave
+from node.message_store.message_store import log_begin
 from node.message_store.metadata_state import Applied, MetadataState, OwnEntry
 from node.message_store.old_part import border, dispatch_old_log, old_begin
 from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
-from node.message_store.state_file import SavedState, saved, state_path
-from node.message_store.write_files import Disk, OsDisk
+from node.message_store.state_file import SavedState, saved
+from node.message_store.write_files import OsDisk
 from node.protocol.entry import HEAD_BYTES
 from node.transport.slab_frames import ReadAnswer
 
@@ -87,6 +88,7 @@ class DispatchedLog:
         self._is_saved = True
         self._moved_at = self._loop.time()
         self._saving: asyncio.Future[None] | None = None
+        self._unsaved_by = ""  # why the last save found no space
         self._state_saved = -1, 0  # changes in the state that is on disk, and where the log ended then
 
     # --- what is asked of it --------------------------------------------------------------------------------------
@@ -243,14 +245,26 @@ class DispatchedLog:
         """In a thread, while dispatch goes on: a slow disk must not hold up puts. Raises OSError of the last one."""
         if self._saving is not None and self._saving.done():
             saving, self._saving = self._saving, None
-            saving.result()
+            self._is_saved = self._is_saved and self._was_saved(saving)
         due = not self._is_saved and self._loop.time() - self._saved_at >= SAVE_EVERY_S
         if due and self._saving is None and self.dispatcher is not None:
             state = self._state_to_save()
             finish = self.dispatcher.begin_save()
-            self._saving = self._loop.run_in_executor(None, _finished, finish, state, self.root)
+            self._saving = self._loop.run_in_executor(None, finish_save, finish, state, self.root)
             self._saving.add_done_callback(lambda _: self._wake.set())
             self._saved_at, self._is_saved = self._loop.time(), True
+
+    def _was_saved(self, saving: asyncio.Future[None]) -> bool:
+        """Where only the space was missing it is tried again, and until then a start begins further back."""
+        try:
+            saving.result()
+        except NoSpaceToSave as error:
+            if not self._unsaved_by:
+                self._note("save_put_off", "warning", f"how far queues and index are is not on disk: {error}")
+            self._unsaved_by, self._state_saved = str(error), (-1, 0)
+            return False
+        self._unsaved_by = ""
+        return True
 
     def _state_to_save(self, *, at_end: bool = False) -> SavedState | None:
         """None: what is on disk is as good, or nearly."""
@@ -321,7 +335,7 @@ class DispatchedLog:
             self.dispatcher.abandon()
         self.dispatcher, self.state = None, None
         self._is_saved, self._state_saved = True, (-1, 0)
-        await asyncio.to_thread(_remove_derived, self.root)
+        await asyncio.to_thread(remove_derived, self.root)
 
     async def _first_point(self) -> LogPoint | None:
         """Where the log begins; None: nothing is committed yet."""
@@ -373,25 +387,3 @@ class DispatchedLog:
             state = self._state_to_save(at_end=True)
             if state is not None:
                 state.write(self.root, OsDisk())
-
-
-def _remove_derived(root: Path) -> None:
-    disk = OsDisk()
-    try:
-        for path in (root / INDEX, root / CONSUME_QUEUE, state_path(root), mark_path(root)):
-            disk.remove(path)
-        disk.sync_folder(root)
-        disk.sync_folder(mark_path(root).parent)
-    finally:
-        disk.close()
-
-
-def _finished(finish: Callable[[Disk], None], state: SavedState | None, root: Path) -> None:
-    """The rest of a save, with files of its own."""
-    disk = OsDisk()
-    try:
-        finish(disk)
-        if state is not None:
-            state.write(root, disk)
-    finally:
-        disk.close()

@@ -25,7 +25,7 @@ from node.message_store.dispatch_batch import Batch, columns_of
 from node.message_store.dispatch_index import IndexMark, IndexWriter
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, Mark, read_mark, write_mark
 from node.message_store.dispatch_queues import QueueName, QueueWriter
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, save_error
 from node.message_store.message_store import CONSUME_QUEUE, INDEX
 from node.message_store.read_files import OS, Files
 from node.message_store.store_files import StoreCheckpoint, encode_checkpoint
@@ -150,6 +150,7 @@ class Dispatcher:
     def begin_save(self, *, is_clean: bool = False) -> Callable[[Disk], None]:
         """What does the rest of `save`, for what was dispatched until now: also in another thread, with a disk of its
         own, while dispatch goes on. What is written behind the mark meanwhile counts for nothing until the next one.
+        It raises OSError, and NoSpaceToSave: then what was dispatched is on disk, and only a later save says so.
         """
         if self._is_broken:
             raise MessageStoreError("an earlier write failed: open the dispatcher anew")
@@ -161,8 +162,11 @@ class Dispatcher:
         def finish(disk: Disk) -> None:
             for one in unsynced:
                 one.sync(disk)
-            disk.replace(self._root / CHECKPOINT, checkpoint)
-            write_mark(self._root, mark, disk)
+            try:
+                disk.replace(self._root / CHECKPOINT, checkpoint)
+                write_mark(self._root, mark, disk)
+            except OSError as error:
+                raise save_error(error) from error
 
         return finish
 

@@ -6,6 +6,11 @@ a question, and its text says what to do.
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 
 class MessageFormatError(ValueError):
     """Bytes break a format of RocketMQ's; the message says which rule."""
@@ -13,3 +18,12 @@ class MessageFormatError(ValueError):
 
 class MessageStoreError(Exception):
     """A directory is no message store that can be read here, or it does not hold what was asked for."""
+
+
+class NoSpaceToSave(OSError):
+    """What says how far files are sound could not be written for lack of space: what it said before is still true."""
+
+
+def save_error(error: OSError) -> OSError:
+    """What a save whose files are all on disk already raises."""
+    return NoSpaceToSave(error.errno, error.strerror, error.filename) if error.errno in _NO_SPACE else error

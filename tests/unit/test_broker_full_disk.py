@@ -1,0 +1,106 @@
+"""A broker whose disk has no space for a while: it serves on, says so, and needs no restart."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from node.broker import dispatched_log
+from node.broker.broker import Broker
+from node.broker.derived_files import finish_save
+from node.message_store.dispatch_mark import MARK, read_mark
+from node.message_store.errors import NoSpaceToSave
+from node.message_store.put_result import PutStatus
+from node.message_store.state_file import SavedState
+from node.message_store.write_files import OsDisk
+from tests.ports import free_ports
+from tests.unit.broker_kit import SIZES, broker_of, engine_of, message, settings_of
+from tests.unit.engine_kit import until
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of small files for which there is no space."""
+    names: set[str] = set()
+    replace = OsDisk.replace
+
+    def refused(disk: OsDisk, path: Path, data: bytes) -> None:
+        if path.name in names:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        replace(disk, path, data)
+
+    monkeypatch.setattr(OsDisk, "replace", refused)
+    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
+    return names
+
+
+@pytest.mark.parametrize("name", [MARK, "checkpoint"])
+def test_a_save_that_finds_no_space_is_put_off_and_the_broker_serves_on(
+    name: str, full: set[str], tmp_path: Path
+) -> None:
+    settings = settings_of(tmp_path, free_ports(1))
+    said: list[tuple[str, str, str]] = []
+
+    async def put(broker: Broker, body: bytes) -> int:
+        result = await broker.lane.put(message(body))
+        assert result.status is PutStatus.PUT_OK
+        return result.queue_offset
+
+    async def story() -> None:
+        async with engine_of(settings), broker_of(settings) as broker:
+            broker.log._note = lambda *event: said.append(event)
+            assert await put(broker, b"before") == 0
+            full.add(name)
+            assert await put(broker, b"full") == 1
+            await until(lambda: bool(said))
+            assert await put(broker, b"still full") == 2
+            await until(lambda: broker.log._saving is not None)  # it tries again ...
+            assert [kind for kind, _severity, _text in said] == ["save_put_off"]  # ... and says it once
+            assert broker.reads.max_offset("TopicTest", 0) == 3
+            full.clear()
+            marked = broker.log.dispatched_index
+            await until(lambda: (mark := read_mark(settings.node.data)) is not None and mark.point.index >= marked)
+            await until(lambda: not broker.log._unsaved_by)
+        async with engine_of(settings), broker_of(settings) as broker:
+            assert await put(broker, b"after") == 3
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("number", "is_put_off"), [(errno.ENOSPC, True), (errno.EFBIG, True), (errno.EIO, False)])
+def test_only_what_lacks_space_is_put_off(number: int, is_put_off: bool, tmp_path: Path) -> None:
+    """Of the state of metadata, which is written last."""
+
+    class Full:
+        def write(self, _root: Path, _disk: OsDisk) -> None:
+            raise OSError(number, "no")
+
+    with pytest.raises(OSError, match="no") as found:
+        finish_save(lambda _disk: None, cast("SavedState", Full()), tmp_path)
+    assert isinstance(found.value, NoSpaceToSave) is is_put_off and found.value.errno == number
+
+
+def test_a_sync_that_fails_ends_the_broker_whatever_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The pages may be gone from memory, too: nothing may say that they are on disk."""
+    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
+    settings = settings_of(tmp_path, free_ports(1))
+
+    def fails(_disk: OsDisk, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    async def story() -> None:
+        async with engine_of(settings):
+            broker = Broker(settings, lambda *_event: None, SIZES)
+            running = asyncio.create_task(broker.run())
+            await until(lambda: broker.is_master)
+            with monkeypatch.context() as patched:
+                patched.setattr(OsDisk, "sync", fails)
+                assert (await broker.lane.put(message(b"one"))).status is PutStatus.PUT_OK
+                with pytest.raises(OSError, match="No space left"):
+                    await running
+
+    asyncio.run(story())

@@ -39,6 +39,14 @@ def lag_text(one: Json) -> str:
     return f"{one['lag_messages']:,} ({one['lag_ms'] / 1000:.1f} s)"
 
 
+def client_text(one: Json) -> str:
+    """Whose a queue is; an older node does not say."""
+    client_id = one.get("client_id")
+    if client_id is None:
+        return "-"
+    return escaped(client_id) + (" (locked)" if one["assigned_by"] == "lock" else "")
+
+
 @commands.command("list")
 @in_group
 def list_groups(
@@ -63,7 +71,7 @@ def list_groups(
 @commands.command("describe")
 @in_group
 def describe_group(target: Target, consumer_group: ConsumerGroup, as_json: JsonOption = False) -> int:
-    """Print one group: its members, and how far it is in each queue."""
+    """Print one group: its members, how far it is in each queue, and whose the queue is."""
     one = look(target, path_of("consumer-groups", consumer_group))
     if as_json:
         show_json(one)
@@ -73,12 +81,12 @@ def describe_group(target: Target, consumer_group: ConsumerGroup, as_json: JsonO
     lines += [f"member {escaped(each['client_id'])} at {each['address']}, heard {each['heard_at']}"
               for each in one["members"]]  # fmt: skip
     lines += [f"wants {escaped(each['topic'])}: {escaped(each['expression'])}" for each in one["subscriptions"]]
-    rows = [("TOPIC", "QUEUE", "COMMITTED", "END", "LAG")]
+    rows = [("TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "CLIENT")]
     rows += [
         (
             escaped(each["topic"]), str(each["queue_id"]),
             "none" if each["committed_offset"] is None else f"{each['committed_offset']:,}",
-            f"{each['max_offset']:,}", lag_text(each),
+            f"{each['max_offset']:,}", lag_text(each), client_text(each),
         )
         for each in one["queues"]
     ]  # fmt: skip

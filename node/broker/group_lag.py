@@ -3,6 +3,10 @@
 A group reads the topics that its members want now, and those that it has committed offsets of. The lag of a queue is
 what lies between its committed offset and its end; in time, how long ago the first of these was stored.
 
+Which client has which queue no broker decides: orderly clients lock theirs, all others compute the same from the list
+of the group's clients (AllocateMessageQueueAveragely, RocketMQ's default), and so does this. It holds for clients that
+use the default, where no other group's broker has the topic as well.
+
 Invariants: an offset that was never committed is unknown, not 0; a look at many queues lets others in between.
 """
 
@@ -11,8 +15,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from node.broker.requests.clients import BROADCASTING
 from node.broker.requests.context import Context
 
 LET_IN_EVERY: Final = 64
@@ -36,6 +41,23 @@ class QueueLag:
     def messages(self) -> int | None:
         """What expired before it was consumed is not waited for."""
         return None if self.committed is None else max(0, self.max_offset - max(self.committed, self.min_offset))
+
+
+class Holder(NamedTuple):
+    """Of a queue: the client, and how that is known."""
+
+    client_id: str
+    by: str  # lock, average
+
+
+def averagely(queues: int, client_ids: Iterable[str]) -> list[str]:
+    """The client of each queue, as RocketMQ's clients compute it: contiguous, as even as can be."""
+    clients = sorted(set(client_ids))
+    found: list[str] = []
+    for at, client_id in enumerate(clients):
+        each, rest = divmod(queues, len(clients))
+        found += [client_id] * (each + (at < rest))
+    return found
 
 
 class GroupLag:
@@ -76,6 +98,20 @@ class GroupLag:
                     found.append(one)
                 if queue_id % LET_IN_EVERY == LET_IN_EVERY - 1:
                     await asyncio.sleep(0)
+        return found
+
+    def _holders(self, group: str) -> dict[tuple[str, int], Holder]:
+        """By topic and queue, of what the group's clients want now; nothing where each has all (broadcasting)."""
+        context, found = self._context, {}
+        known = context.clients.consumers.get(group)
+        if known is not None and known.message_model != BROADCASTING:
+            for topic in known.subscriptions:
+                config = context.topics.get(topic)
+                queues = 0 if config is None else config.read_queues
+                for queue_id, client_id in enumerate(averagely(queues, known.client_ids)):
+                    found[topic, queue_id] = Holder(client_id, "average")
+        for queue, client_id in context.locks.of_group(group).items():
+            found[queue] = Holder(client_id, "lock")
         return found
 
     def _members(self, group: str) -> list[Json]:
@@ -120,13 +156,15 @@ class GroupLag:
         listed = queues
         if len(queues) > queues_max:
             listed = sorted(queues, key=lambda one: -(one.messages or 0))[:queues_max]
-        now_ms = self._context.now_ms()
+        now_ms, holders = self._context.now_ms(), self._holders(group)
         items = [
             {
                 "topic": one.topic, "queue_id": one.queue_id, "committed_offset": one.committed,
                 "min_offset": one.min_offset, "max_offset": one.max_offset, "lag_messages": one.messages,
                 "lag_ms": None if one.committed is None else
                 0 if one.first_stored_ms is None else max(0, now_ms - one.first_stored_ms),
+                "client_id": None if (holder := holders.get((one.topic, one.queue_id))) is None else holder.client_id,
+                "assigned_by": None if holder is None else holder.by,
             }
             for one in sorted(listed, key=lambda one: (one.topic, one.queue_id))
         ]  # fmt: skip

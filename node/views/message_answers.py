@@ -186,7 +186,9 @@ class ConsumerGroups(BaseModel):
 
 
 class GroupQueue(BaseModel):
-    """`committed_offset`: the next message that the group wants; null, as the lag then is: it has committed none."""
+    """`committed_offset`: the next message that the group wants; null, as the lag then is: it has committed none.
+    `client_id`: whose the queue is; by its `lock` (orderly consumers), or as RocketMQ's clients share queues by default
+    (`average`); null: no client has it, or each has all (broadcasting)."""
 
     topic: str
     queue_id: int
@@ -195,6 +197,8 @@ class GroupQueue(BaseModel):
     max_offset: int
     lag_messages: int | None
     lag_ms: int | None
+    client_id: str | None
+    assigned_by: Literal["lock", "average"] | None
 
 
 class OneConsumerGroup(ConsumerGroup):

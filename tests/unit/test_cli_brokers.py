@@ -86,6 +86,7 @@ def test_groups_are_listed_and_described(planes: Planes, capsys: pytest.CaptureF
     assert asked_of(planes, "consumer", "describe", "boards") == 0
     said = capsys.readouterr().out
     assert "wants flights-JFK: AA || UA" in said and "COMMITTED" in said
+    assert said.splitlines()[-1].endswith("vm@14e86610"), "whose the queue is"
     assert asked_of(planes, "consumer", "describe", "boards", "--json") == 0
     assert json.loads(capsys.readouterr().out)["group"] == "boards"
 

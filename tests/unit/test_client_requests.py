@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
+from node.broker.group_lag import GroupLag, averagely
 from node.broker.requests import clients, groups, locks, pulls, topics
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.sends import CODES
 from node.broker.requests.table import BrokerRequests
+from node.message_client.consumer import share_of
+from node.message_client.routes import Queue
 from node.message_store.broker_tables import CONSUMER_OFFSETS, GROUPS, TOPICS, table_in
 from node.message_store.put_result import PutStatus
 from node.message_store.record import decode_record
-from node.rocketmq.bodies import ConsumerData, Heartbeat, Subscription
+from node.rocketmq.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
 from node.rocketmq.dispatch import Dispatcher
@@ -415,3 +418,35 @@ def test_topics_groups_and_offsets_are_in_rocketmqs_files(tmp_path: Path) -> Non
         assert [one["Made@Mine"] for one in offsets] == [{"1": 8}, {"1": 7}]
 
     story(work)
+
+
+# --- whose a queue is -------------------------------------------------------------------------------------------------
+def test_clients_are_shown_the_queues_that_they_compute_or_have_locked() -> None:
+    for queues in range(9):
+        for names in (["a"], ["b", "a"], ["c", "a", "b"], [f"c{n}" for n in range(11)]):
+            have = [Queue("T", "b", queue_id, "") for queue_id in range(queues)]
+            wanted = {one.queue_id: client for client in names for one in share_of(have, sorted(names), client)}
+            assert dict(enumerate(averagely(queues, names))) == wanted
+    assert averagely(4, []) == []
+
+    async def shown(broker: Broker) -> dict[int, tuple[str | None, str | None]]:
+        said = await GroupLag(broker.context).described("G", ["TopicTest"], 100)
+        return {one["queue_id"]: (one["client_id"], one["assigned_by"]) for one in said["queues"]}
+
+    async def run() -> None:
+        broker, peers = Broker(), [FakePeer(), FakePeer()]
+        for queue_id in range(4):
+            broker.send(e=str(queue_id))
+        assert set((await shown(broker)).values()) == {(None, None)}
+        for client, peer in zip(("c2", "c1"), peers, strict=True):
+            broker.beats(peer, client, Subscription("TopicTest", "*"))
+        halves = {0: ("c1", "average"), 1: ("c1", "average"), 2: ("c2", "average"), 3: ("c2", "average")}
+        assert await shown(broker) == halves
+        broker.context.locks.lock("G", "c2", [MessageQueue("TopicTest", "b", 1)])
+        assert await shown(broker) == halves | {1: ("c2", "lock")}
+        broker.context.locks.unlock("G", "c2", [MessageQueue("TopicTest", "b", 1)])
+        for client, peer in zip(("c2", "c1"), peers, strict=True):
+            broker.beats(peer, client, Subscription("TopicTest", "*"), model="BROADCASTING")
+        assert set((await shown(broker)).values()) == {(None, None)}, "each has all"
+
+    asyncio.run(run())

@@ -120,11 +120,13 @@ async def toured(rest: Rest) -> None:
             "POST", "/consumer-groups/boards/reset", 409, json={"topic": "flights-JFK", "to": "earliest"}
         )
         assert running["members"] == [consumer.client_id] and running["outcome"] == "not_appended"
+        assert {(one["client_id"], one["assigned_by"]) for one in group["queues"]} == {(consumer.client_id, "average")}
         listed = [one["group"] for one in (await rest.get("/consumer-groups"))["items"]]
         assert listed == ["boards"]
     group = await rest.get("/consumer-groups/boards")
     one = next(one for one in group["queues"] if one["max_offset"] == 6)
     assert (one["committed_offset"], one["lag_messages"]) == (3, 3) and one["lag_ms"] >= 0
+    assert (one["client_id"], one["assigned_by"]) == (None, None)
     assert (group["members"], group["lag_messages"]) == ([], 3) and group["lag_since"] is not None
     body: Json = {"topic": "flights-JFK", "to": "offset", "offset": 1, "queue_id": full["queue_id"]}
     would = await rest.call("POST", "/consumer-groups/boards/reset", json=body | {"dry_run": True})

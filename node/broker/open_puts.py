@@ -46,6 +46,9 @@ class OpenPut(Protocol):
     def end(self, result: PutResult) -> None:
         """Another outcome; nothing where it is over."""
 
+    def stored(self, status: PutStatus, places: tuple[int, ...]) -> None:
+        """It lies there, and that is how it ended."""
+
 
 class MessagePut:
     """One whose outcome is a future's."""
@@ -62,17 +65,20 @@ class MessagePut:
         return self.answer.done()
 
     def placed(self, offsets: tuple[int, ...]) -> None:
-        built, first = self.built, self.first
-        self.end(
-            PutResult(
-                PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, offsets,
-                built.store_timestamp_ms, first.store_host,
-            )
-        )  # fmt: skip
+        self.stored(PutStatus.PUT_OK, offsets)
 
     def end(self, result: PutResult) -> None:
         if not self.answer.done():
             self.answer.set_result(result)
+
+    def stored(self, status: PutStatus, places: tuple[int, ...]) -> None:
+        built, first = self.built, self.first
+        self.end(
+            PutResult(
+                status, "", first.topic, first.queue_id, built.first_offset, places, built.store_timestamp_ms,
+                first.store_host,
+            )
+        )  # fmt: skip
 
 
 def offsets_of(put: OpenPut, places: Places) -> tuple[int, ...]:

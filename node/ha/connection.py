@@ -23,6 +23,7 @@ from node.ha.proof import MASTER, SLAVE, has_nonce
 from node.ha.settings import HaSettings
 from node.message_store.record import SIZE_AND_MAGIC
 
+OWN_BATCH_BYTES: Final = 256 << 10  # of a frame to a slave of ours
 WHOLE_BYTES_MAX: Final = 2 << 20  # of a record that goes in a frame of its own
 PROBE_BYTES_MAX: Final = 64 << 20  # of the log, compared for one question of a slave's
 
@@ -66,6 +67,7 @@ class WriteSocketService:
 
     def __init__(self, log: LogOf, settings: HaSettings, now_ms: int) -> None:
         self._log, self._settings = log, settings
+        self.is_ours = False
         self.next_transfer_from = -1
         self.last_write_ms = now_ms
         self.sent_bytes = 0
@@ -104,6 +106,8 @@ class WriteSocketService:
         return not limit or self._window[1] < limit
 
     def _batch(self, place: int) -> bytes:
+        if self.is_ours:  # one of ours puts records together itself
+            return self._log.read(place, OWN_BATCH_BYTES)
         size = self._settings.transfer_batch_bytes
         data = self._log.read(place, size)
         if len(data) < size:
@@ -213,7 +217,8 @@ class HAConnection:
         if isinstance(one, dict):
             self._heard(one, now_ms)
         elif self.phase is Phase.NEW and one == ASK:
-            self.is_ours, self.phase = True, Phase.ASKED
+            self.is_ours = self.writing.is_ours = True
+            self.phase = Phase.ASKED
             self._own_hello = self._master.hello().to_json()
             proof = self._master.settings.proof
             if proof is not None:

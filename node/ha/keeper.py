@@ -52,10 +52,14 @@ class StoreKeeper:
                 done.set_result(result)
 
         put(answer)
+        self.has_put()
+        return done
+
+    def has_put(self) -> None:
+        """Something was put in this turn of the loop."""
         if not self._has_put:
             self._has_put = True
             self._loop.call_soon(self._put_several)
-        return done
 
     def _put_several(self) -> None:
         """Once for all puts of a turn of the loop."""

@@ -64,15 +64,16 @@ class LocalSettings:
     delay_levels: int = DELAY_LEVELS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _OpenPut:
-    """One that is in the log and not answered. A status None: not known yet."""
+    """One that is in the log and not answered. A status None: not known yet. `say`: its answer, by its status."""
 
-    result: PutResult
     end: int
-    answer: Answer
+    say: Callable[[PutStatus], None]
     disk: PutStatus | None = None
     slaves: PutStatus | None = None
+    is_read: bool = False  # it is in its queue
+    is_over: bool = False
 
 
 class LocalMessageStore:
@@ -101,7 +102,8 @@ class LocalMessageStore:
         self.takes_puts = False  # a slave's does not
         self.on_rebuilt: list[Callable[[], None]] = []  # queues and index are others now
         self._offsets: QueueOffsets | None = None
-        self._open: deque[_OpenPut] = deque()
+        self._open: deque[_OpenPut] = deque()  # in the log's order, until they are dispatched
+        self._ready: list[_OpenPut] = []  # that wait for nothing any more
 
     # --- what LiveReads asks --------------------------------------------------------------------------------------
     def queue_end(self, queue: tuple[str, int]) -> int:
@@ -198,18 +200,44 @@ class LocalMessageStore:
             PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, places, built.store_timestamp_ms,
             first.store_host,
         )  # fmt: skip
-        put = _OpenPut(result, self.log.max_offset, answer)
+        self._opened(lambda status: answer(replace(result, status=status)), waits=_waits(messages[-1]))
+
+    def put_record(
+        self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int], bytes],
+        answer: Callable[[PutStatus, int], None],
+    ) -> bool:  # fmt: skip
+        """One record that was judged already, of a put whose sender waits; `record_of` makes it of its queue offset and
+        storing time, `answer` gets its place. False: nothing was done, and `put` says why."""
+        try:
+            self._check_can_put()
+            self.log.make_room(size_bytes)
+        except (Refused, MessageStoreError, OSError):
+            return False
+        assert self._offsets is not None
+        try:
+            [place] = self.log.append([self._offsets.build_one(topic, queue_id, self._now_ms(), record_of)])
+        except OSError:
+            answer(PutStatus.UNKNOWN_ERROR, -1)
+            return True
+        self._opened(lambda status: answer(status, place), waits=True)
+        return True
+
+    def _opened(self, say: Callable[[PutStatus], None], *, waits: bool) -> None:
+        """It lies at the log's end."""
+        put = _OpenPut(self.log.max_offset, say)
         self._open.append(put)
-        self._wait_for(put, waits=_waits(messages[-1]), now_ms=self._elapsed_ms())
+        self._wait_for(put, waits=waits, now_ms=self._elapsed_ms())
 
     def _wait_for(self, put: _OpenPut, *, waits: bool, now_ms: int) -> None:
         """For the disk and the slaves, where its sender and this broker's mode ask for it."""
 
         def disk_said(status: PutStatus) -> None:
             put.disk = status
+            self._look_at(put)
 
         def slaves_said(status: PutStatus) -> None:
             put.slaves = status
+            self._look_at(put)
 
         if self.settings.flush is FlushMode.SYNC_FLUSH and waits:
             deadline_ms = now_ms + self.settings.sync_flush_timeout_ms
@@ -254,19 +282,22 @@ class LocalMessageStore:
     def settle(self) -> None:
         """Answers the puts that wait for nothing any more."""
         end = self.end_position
-        done = [
-            one for one in self._open if one.disk is not None and one.slaves is not None and self._is_read(one, end)
-        ]
-        if done:
-            self._open = deque(one for one in self._open if one not in done)
-            for one in done:
-                assert one.disk is not None and one.slaves is not None
-                status = one.slaves if one.slaves is not PutStatus.PUT_OK else one.disk
-                one.answer(replace(one.result, status=status))
+        while self._open and self._open[0].end <= end:
+            put = self._open.popleft()
+            put.is_read = True
+            self._look_at(put)
+        ready, self._ready = self._ready, []
+        for one in ready:
+            assert one.disk is not None and one.slaves is not None
+            one.say(one.slaves if one.slaves is not PutStatus.PUT_OK else one.disk)
 
-    def _is_read(self, put: _OpenPut, end: int) -> bool:
-        """A message that is not on disk in time is answered before it can be read."""
-        return put.end <= end or put.disk is PutStatus.FLUSH_DISK_TIMEOUT
+    def _look_at(self, put: _OpenPut) -> None:
+        """Whether it is over. A message that is not on disk in time is answered before it can be read."""
+        if put.is_over or put.disk is None or put.slaves is None:
+            return
+        if put.is_read or put.disk is PutStatus.FLUSH_DISK_TIMEOUT:
+            put.is_over = True
+            self._ready.append(put)
 
     def flush(self) -> None:
         """In this thread. OSError: nothing more is written here."""

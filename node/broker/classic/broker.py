@@ -203,9 +203,9 @@ class ClassicBroker:
         return self.store.next_offsets
 
     def put_record(
-        self, _topic: str, _queue_id: int, _size_bytes: int, _record_of: Callable[[int, int, float], OpenPut]
+        self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
     ) -> bool:
-        return False
+        return self.lane.put_record(topic, queue_id, size_bytes, record_of)
 
     def tables(self, context: Context, files: ConfigFiles, learn: Learn) -> TablesInFiles:
         root = self.settings.node.data

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
+from node.broker.open_puts import OpenPut
 from node.ha.keeper import StoreKeeper
 from node.message_store.new_message import NewMessage
-from node.message_store.put_result import PutResult
+from node.message_store.put_result import PutResult, PutStatus
 
 
 class ClassicLane:
@@ -21,6 +23,24 @@ class ClassicLane:
     def put_own(self, message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[PutResult]:
         """What the broker itself puts: it goes where it says, also with a delay level."""
         return self._keeper.start(lambda answer: self._keeper.store.put_own(message, answer, spare_bytes))
+
+    def put_record(
+        self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
+    ) -> bool:
+        """Starts a put of one record that was judged already; False: nothing was done, and `put` says why."""
+        made: list[OpenPut] = []
+
+        def record(offset: int, ms: int) -> bytes:
+            made.append(record_of(offset, ms, 0.0))
+            return made[0].records[0]
+
+        def answer(status: PutStatus, place: int) -> None:
+            made[0].stored(status, (place,) if place >= 0 else ())
+
+        if not self._keeper.store.put_record(topic, queue_id, size_bytes, record, answer):
+            return False
+        self._keeper.has_put()
+        return True
 
     def put_batch(self, batch: NewMessage) -> asyncio.Future[PutResult]:
         return self._keeper.start(lambda answer: self._keeper.store.put_batch(batch, answer))

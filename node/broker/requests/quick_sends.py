@@ -22,7 +22,7 @@ from node.broker.requests.topics import NOT_SENT_TO, RETRY_PREFIX, check_name
 from node.broker.transaction_records import TRAN_MSG
 from node.message_store.new_message import CRC_NAME, NewMessage, PutLimits, Refused, without
 from node.message_store.properties import DELAY, PROPERTIES_BYTES_MAX
-from node.message_store.put_result import PutResult
+from node.message_store.put_result import PutResult, PutStatus
 from node.message_store.record import Host
 from node.message_store.record_building import PlainRecords, host_bytes
 from node.rocketmq.bodies import PERM_WRITE, TopicConfig
@@ -57,12 +57,12 @@ _SIZE: Final = struct.Struct(">i")
 class _Form:
     """What is known of sends with such a header: where they go, and that they may."""
 
-    __slots__ = ("perm", "queue_id", "records", "store_hex", "sys_flag", "topic")
+    __slots__ = ("host", "perm", "queue_id", "records", "store_hex", "sys_flag", "topic")
 
     def __init__(self, topic: TopicConfig, queue_id: int, sys_flag: int, perm: int, store: Host) -> None:
         self.topic, self.queue_id, self.sys_flag, self.perm = topic, queue_id, sys_flag, perm
         self.records = PlainRecords(topic.name, queue_id, store)
-        self.store_hex = host_bytes(store).hex().upper()
+        self.host, self.store_hex = store, host_bytes(store).hex().upper()
 
 
 class QuickSends:
@@ -171,6 +171,13 @@ class SendPut:
             message_id = f"{form.store_hex}{offsets[0]:016X}" if offsets else ""
             write = binary_answer if frame.binary else json_answer
             self._peer.send_encoded(write(frame.opaque, message_id, form.queue_id, self._first_offset))
+
+    def stored(self, status: PutStatus, places: tuple[int, ...]) -> None:
+        if status is PutStatus.PUT_OK:
+            self.placed(places)
+        else:
+            form = self._form
+            self.end(PutResult(status, "", form.topic.name, form.queue_id, self._first_offset, places, 0, form.host))
 
     def end(self, result: PutResult) -> None:
         if self._over():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, RootModel
 
 from app.api.cluster_models import History
 from node.views import answers
 from node.views.base import UnknownView
 from node.views.closures import ClosuresView
+from node.views.ha import HaView
 from node.views.members import MembersView
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
@@ -108,3 +111,29 @@ class NodeSegments(answers.Segments):
 
 class NodeDigests(answers.Digests):
     node_id: str
+
+
+class PairBroker(BaseModel):
+    """`ha`: what it said last, which is old where `reach` is not ok."""
+
+    id: str
+    reach: Literal["ok", "stale", "never", "down"]
+    last_seen: str | None
+    ha: HaView | None
+
+
+class PairSentence(BaseModel):
+    headline: str
+    rest: str
+
+
+class Pair(BaseModel):
+    """A pair in classic master/slave mode. `master_id`: who takes messages; null where no broker does."""
+
+    items: list[PairBroker]
+    next: None
+    as_of: str
+    severity: Literal["critical", "attention", "unknown", "ok"]
+    sentence: PairSentence
+    master_id: str | None
+    epoch: int | None

@@ -24,6 +24,7 @@ from app.api.common import (
     time_or_none,
 )
 from app.console.cursors import INT64_MAX
+from app.console.errors import NotFound
 from app.console.nodes import ANSWER_BYTES_MAX
 from app.console.proxy import pick
 from node.openapi_statuses import BYTES, gives, says
@@ -54,6 +55,27 @@ async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None)
         for one in view.members
     ]
     return {"items": items, "next": None, "as_of": view.as_of}
+
+
+@router.get("/ha", responses=says(models.Pair))
+async def ha(cluster_id: ClusterId, console: ConsoleDep) -> Json:
+    """What each broker of a pair in classic master/slave mode said last; 404 where the group is none."""
+    view = console.group_view(cluster_id)
+    if not view.is_pair:
+        raise NotFound("This group has a replicated log: it is no pair in classic mode.", title="No classic pair")
+    items = [
+        {
+            "id": one.id,
+            "reach": one.reach,
+            "last_seen": one.last_seen,
+            "ha": None if one.ha is None else one.ha.to_json(),
+        }
+        for one in view.members
+    ]
+    return {
+        "items": items, "next": None, "as_of": view.as_of, "severity": view.severity,
+        "sentence": view.sentence.to_json(), "master_id": view.leader_id, "epoch": view.term,
+    }  # fmt: skip
 
 
 @router.get("/watermarks", responses=says(models.Watermarks))

@@ -161,6 +161,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         certificate_ends=rfc3339(sample.certificate_ends) if sample.certificate_ends else None,
         watermark=leader.watermarks.of(sample.node_id) if leader and leader.watermarks else None,
         dispatcher=TheirClock(leader.last_clock).dispatcher(dispatcher) if leader else None,
+        ha=sample.ha,
         unknown=tuple(unknown),
     )
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from app.console.addresses import Addresses, AddressesView, normal_control_url
 from app.console.errors import Invalid
-from app.console.sampler import ask
+from app.console.pair_asking import ask_either
 from app.db.models import ClusterNode
 from app.health.group_view import GroupView
-from node.views.state import PeerView, StateView
+from node.views.state import PeerView
 
 if TYPE_CHECKING:
     from app.console.console import Console
@@ -40,7 +40,7 @@ async def add_cluster(console: Console, control_url: str, name: str | None, *, b
     approved by that; the others are used or wait as `Addresses` says. Raises Invalid."""
     url, addresses = normal_control_url(control_url), console.addresses
     shown = token or addresses.token_for(url) or addresses.console_token
-    state = await ask(console.nodes, url, StateView, token=shown)
+    state, ha = await ask_either(console.nodes, url, is_classic=False, token=shown)
     if not state.group or not state.self_id:
         raise Invalid(f"{url} is no control plane of a node: it names neither group nor node")
     for said in (name or "", state.group):  # it goes into mails' headers, to terminals and into the trail
@@ -50,10 +50,14 @@ async def add_cluster(console: Console, control_url: str, name: str | None, *, b
     peers.setdefault(state.self_id, PeerView(id=state.self_id))
     # One at a time: two seeds of one group must find one row, not make two.
     async with console.attaching:
+        group_id = state.group_id
+        if ha is not None:
+            group_id = ha.pair
+            peers |= {one: PeerView(id=one) for one in known_brokers(console, state.group, group_id)}
         members: list[tuple[str, str, str | None]] = [
             (key, one.address or "", None) for key, one in sorted(peers.items())
         ]
-        row = await console.clusters_kept.save(name, state.group, members, state.group_id)
+        row = await console.clusters_kept.save(name, state.group, members, group_id)
         if token is not None:
             await addresses.set_token(row.id, token)
         await addresses.approve(row.id, url, by)
@@ -68,9 +72,20 @@ async def add_cluster(console: Console, control_url: str, name: str | None, *, b
         if watch is not None and watch.follow(row.name, {one.node_id: one.control_url for one in row.nodes}):
             return watch.assemble()
         fresh = console.watch(row)
+        for sample in fresh.samples:  # the next broker of its pair may be attached before this one is asked again
+            sample.ha = ha if sample.node_id == state.self_id else None
         if watch is not None:
             await watch.stop()
-        return fresh.view
+        return fresh.view if ha is None else fresh.assemble()
+
+
+def known_brokers(console: Console, group: str, pair: str | None) -> list[str]:
+    """The brokers of this pair that are watched already: a broker of a pair names no other one itself."""
+    for watch in console.watches.values():
+        known, classic = watch.info.group_id, any(one.ha is not None for one in watch.samples)
+        if watch.info.group == group and classic and (known is None or pair is None or known == pair):
+            return [one.node_id for one in watch.samples]
+    return []
 
 
 async def approve_address(

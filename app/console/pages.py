@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,6 +27,7 @@ from app.console.address_pages import token_of
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.fragments import LIVE, install
+from app.console.pair_view import context_of
 from app.console.waterline import UNITS
 from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView
@@ -95,6 +97,9 @@ async def group(
 ) -> Response:
     moment = time_or_none(at, "at")
     view = console.group_view(cluster_id) if moment is None else await console.view_at(cluster_id, moment)
+    if view.is_pair and moment is None:
+        role = request.state.viewer.role_on(cluster_id)
+        return page(request, "pair/page", {"view": view, "cluster": view.cluster, "role": role, **context_of(view)})
     window = window if window in RANGES_S else DEFAULT_RANGE
     until = utc_now()
     history = await history_or_none(console, cluster_id, until - timedelta(seconds=RANGES_S[window]), until)
@@ -157,7 +162,10 @@ def lag_summary(history: Json, unit: str) -> list[Context]:
 
 @router.get("/clusters/{cluster_id}/nodes/{node_id}")
 async def node(request: Request, cluster_id: ClusterId, node_id: str, console: ConsoleDep) -> Response:
-    context = fragments.node_context(console.group_view(cluster_id), node_id)
+    view = console.group_view(cluster_id)
+    if view.is_pair:
+        return see(f"/clusters/{cluster_id}#broker-{quote(node_id)}")
+    context = fragments.node_context(view, node_id)
     if context is None:
         raise NotFound(f"{node_id} is no member of this group.", title="Unknown node")
     return page(request, "node", context)

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.health.group_view import StartView
 from node.views.closures import ClosuresView
+from node.views.ha import HaView
 from node.views.members import MembersView
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
@@ -45,6 +46,7 @@ class NodeSample:
     watermarks: WatermarksView | None = None
     dispatchers: DispatchersView | None = None
     closures: ClosuresView | None = None
+    ha: HaView | None = None  # of a broker in classic master/slave mode
     configuration: MembersView | None = None  # who belongs to the group, as it said when it led last
     unanswered: dict[str, str] = field(default_factory=dict)  # what it did not answer last time, and why
     events_cursor: str | None = None

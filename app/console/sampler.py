@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import Nodes
+from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.db.base import utc_now
@@ -81,7 +82,8 @@ class Poller:
             return
         asked_at, asked_s = utc_now(), time.monotonic()
         try:
-            state = await self.ask(StateView)
+            known = sample.ha is not None
+            state, ha = await ask_either(self.nodes, sample.control_url, is_classic=known)
         except ConsoleError as error:
             sample.misses += 1
             sample.problem = "; ".join(said for said in (error.detail, waits(sample)) if said)
@@ -97,10 +99,12 @@ class Poller:
         sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)
         sample.last_clock = sample.clock or sample.last_clock
-        sample.state = state
+        sample.state, sample.ha = state, ha
         sample.misses, sample.problem = 0, None
         sample.last_seen, sample.last_seen_ns = utc_now(), time.monotonic_ns()
         sample.rounds += 1
+        if sample.ha is not None:
+            return
         if sample.leads:
             await self.leader_views()
             if sample.rounds % CONFIGURATION_EVERY_ROUNDS == 1 or sample.configuration is None:

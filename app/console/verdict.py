@@ -6,11 +6,14 @@ from app.health.audited import audit_phrase
 from app.health.classify import worst
 from app.health.facts import INFO, UNKNOWN, capital, seconds_since, spell, time_of
 from app.health.group_view import GroupView, QuorumView, SentenceView
+from app.health.pairs import sentence_of, severity_of
 
 
 def conclude(view: GroupView) -> GroupView:
     """With `severity` and `sentence` from `problems` and `unproven`: "in step" is said only of what is proven."""
     severity = worst(view.problems)
+    if view.is_pair:
+        return view.model_copy(update={"severity": severity_of(view, severity), "sentence": sentence_of(view)})
     if severity == "ok" and doubts(view):
         severity = UNKNOWN
     return view.model_copy(update={"severity": severity, "sentence": sentence(view)})

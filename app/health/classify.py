@@ -31,6 +31,10 @@ from app.health.leading import (
 from app.health.links import cut_off, not_connected, resends, slow_link
 from app.health.members import alarms, damaged, engine_down, not_members, silent, voter_state
 from app.health.next_steps import next_step
+from app.health.pair_steps import pair_step
+from app.health.pairs import EXPLAINS as PAIR_EXPLAINS
+from app.health.pairs import RULES as PAIR_RULES
+from app.health.pairs import unproven as pair_unproven
 from app.health.proof import unproven
 from app.health.recall import Recall
 from app.health.replication import dispatcher, diverged, lagging
@@ -76,6 +80,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "engine_late": LATE,
     "alarm_applier_down": frozenset({"not_applying"}),
     "alarm_apply_failed": frozenset({"not_applying"}),
+    **PAIR_EXPLAINS,
 }
 OF_ALL: Final = frozenset({"never_reached", "all_silent", "engines_silent"})
 AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
@@ -85,7 +90,8 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
     """The view with all its problems, worst first, and what is unproven; remembers since when each stands."""
     view = view.model_copy(update={"seen_leading": recall.seen_leading(view)})
     facts = Facts(view, recall, now, first_look)
-    found = once([finding for rule in RULES for finding in rule(facts)], view.leader_id)
+    rules, proof = (PAIR_RULES, pair_unproven) if view.is_pair else (RULES, unproven)
+    found = once([finding for rule in rules for finding in rule(facts)], view.leader_id)
     recall.forget_all_but({problem_id(one) for one in found} | recall.openings.ids)
     problems: list[Problem] = []
     pending = False
@@ -98,7 +104,7 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
         problems.append(problem_of(one, since, now, view))
     ordered = sorted(problems, key=lambda one: SEVERITY_ORDER.index(one.severity))
     judged = view.model_copy(
-        update={"problems": tuple(ordered), "unproven": tuple(unproven(facts)), "pending": pending},
+        update={"problems": tuple(ordered), "unproven": tuple(proof(facts)), "pending": pending},
     )
     recall.openings.observe(judged, EXPLAINS, now)
     return judged
@@ -109,7 +115,7 @@ def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) ->
     age = spell(lasted_s)
     # What has just begun has no age yet: nobody learns anything from "for 0 s".
     text = one.text if lasted_s >= 1 else AGE.sub("", one.text)
-    step = next_step(one, view)
+    step = (pair_step(one, view) if view.is_pair else None) or next_step(one, view)
     return Problem(
         **dict(step),
         id=problem_id(one),

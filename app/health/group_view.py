@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from node.views.base import Flag, Number, Text, UnknownView, View, Whole
 from node.views.closures import ClosuresView, CompletedView
+from node.views.ha import HaView
 from node.views.replication import DispatcherView, WatermarkView
 from node.views.state import LinkView, LogView, StateView
 
@@ -153,6 +154,7 @@ class MemberView(View):
 
     `reach`: ok | stale | never | down (its control plane answers, its engine does not run). `start`: remembered from
     before it fell silent. `certificate_ends`: of the certificate that its control plane serves with.
+    `ha`: what a broker of a classic pair said last.
     """
 
     id: Text
@@ -172,6 +174,7 @@ class MemberView(View):
     certificate_ends: Text | None = None
     watermark: WatermarkView | None = None
     dispatcher: DispatcherView | None = None
+    ha: HaView | None = None
     unknown: tuple[UnknownView, ...] = ()
 
     @property
@@ -237,9 +240,14 @@ class GroupView(View):
         return self.asked(self.leader_id)  # one that removes itself leads on until that is committed
 
     @property
+    def is_pair(self) -> bool:
+        """Whether it is a pair of brokers in classic master/slave mode, without a replicated log."""
+        return any(one.ha is not None for one in self.members)
+
+    @property
     def has_brokers(self) -> bool:
         """Whether its log is a RocketMQ broker's, as far as a member says."""
-        return any(one.state is not None and one.state.broker for one in self.members)
+        return self.is_pair or any(one.state is not None and one.state.broker for one in self.members)
 
     @property
     def knows_audits(self) -> bool:

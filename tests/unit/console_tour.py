@@ -21,6 +21,7 @@ from app.demo.state import DemoMember
 from app.health.group_view import Problem
 from tests.unit.console_kit import Kit, Person, documented, running
 from tests.unit.fake_control import TRUNCATION, FakeGroup
+from tests.unit.fake_pair import FakePair
 
 Json = dict[str, Any]
 DEMO_URL = "http://127.0.0.1:1/of-the-demo"
@@ -42,7 +43,11 @@ RESULT: Json = {
 
 
 class Surroundings(FakeGroup):
-    """The group, the demo that started the console, and a segment's bytes."""
+    """The group, a classic pair, the demo that started the console, and a segment's bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = FakePair()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = str(request.url)
@@ -51,6 +56,8 @@ class Surroundings(FakeGroup):
             member = DemoMember("n1", "127.0.0.1:20911", "http://127.0.0.1:8431", "/var/lib/quorumscope/n1", 4711)
             state = {"feed": None, "leader_id": "n1", "members": [asdict(member)]}
             return httpx2.Response(200, json=state if url.endswith("/state") else broken, request=request)
+        if url.startswith(tuple(self.pair.urls.values())):
+            return await self.pair.handle_async_request(request)
         if "/segments/data/" in url:
             headers = {"content-type": "application/octet-stream", "content-range": "bytes 0-3/4", "etag": '"boot-0"'}
             return httpx2.Response(206, content=b"\0\1\2\3", headers=headers, request=request)
@@ -95,6 +102,9 @@ class Tour:
         await self.ask("PATCH", GROUP, {"name": "demo"})
         for path in ("", "/view", "/history", "/problems", "/events", "/addresses", "/state", "/state?node=n1"):
             await self.ask("GET", GROUP + path)
+        await self.ask("POST", "/api/v1/clusters", {"control_url": "http://127.0.0.1:8531"})
+        await self.ask("GET", "/api/v1/clusters/pair/ha")
+        await self.ask("DELETE", "/api/v1/clusters/pair")
 
     async def members(self) -> None:
         hour_ago = rfc3339(utc_now() - timedelta(hours=1)).replace("+", "%2B")

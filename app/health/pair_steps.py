@@ -1,0 +1,171 @@
+"""What a problem of a classic pair means, what is at stake, and what to do. Pure; commands run as they are printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from app.health.facts import Finding
+from app.health.group_view import GroupView, NextStep
+from app.health.pairs import master_of, slaves_of
+
+DOCS: Final = "docs/classic-ha.md"
+STATUS: Final = "quorumscope ha status {nodes}"
+CURL: Final = "curl -s {url}/api/v1/ha"
+TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
+ONE_COPY: Final = "what is sent now lies on one broker alone: if its disk is lost, so is that"
+LOST: Final = "what the master took and no slave acknowledged is lost if it does not come back"
+
+
+@dataclass(frozen=True, slots=True)
+class PairAdvice:
+    """`{…}`: node, url, nodes, master, start, epoch."""
+
+    means: str
+    at_stake: str
+    step: str
+    command: str = STATUS
+    actions: tuple[str, ...] = ()
+
+
+START: Final = PairAdvice(
+    "{node} does not answer where it should: its process is gone, its machine is, or the way there is cut",
+    "{spare}",
+    "look at {node}'s output, then start it again",
+    command="{start}",
+)
+ADVICE: Final[dict[str, PairAdvice]] = {
+    "ha_all_silent": PairAdvice(
+        "no control plane of the pair answers: the machines are gone, or the way to them is cut",
+        LOST, "start the brokers, or mend the network; it is well when this ends with 0",
+    ),
+    "ha_silent": START,
+    "ha_broker_down": START,
+    "ha_no_master": PairAdvice(
+        "slaves never become master by themselves: consumers go on reading there, senders have nobody to send to",
+        LOST,
+        "bring the master back; if it is lost, see which slave has most, and promote that one by hand",
+    ),
+    "ha_two_masters": PairAdvice(
+        "both take messages: each holds what the other has not, and their logs part",
+        "what one of the two takes now will be cut from it, or has to be brought over by hand",
+        "end {node}, the one of the older epoch; it is well when this ends with 0",
+    ),
+    "ha_fenced": PairAdvice(
+        "a later master is there, and {node} heard of it: it refuses messages, so that the logs do not part further",
+        "what {node} took after the later epoch began is on it alone",
+        "start {node} again as a slave: where its log goes on beyond the common part it is refused, and says so",
+        actions=("audit",),
+    ),
+    "ha_log_broken": PairAdvice(
+        "a write or a sync of {node}'s log failed, and it writes nothing until its log is opened anew",
+        "{spare}", "look at its disk, make room or replace it, then start {node} again", command="{start}",
+    ),
+    "ha_too_few_slaves": PairAdvice(
+        "a SYNC_MASTER answers SLAVE_NOT_AVAILABLE at once where too few slaves are connected and near enough: the"
+        " message is stored at the master alone, and senders see a failure",
+        ONE_COPY, "bring the slaves back, or mend what refuses them; this names each with its reason",
+    ),
+    "ha_no_slave": PairAdvice(
+        "an ASYNC_MASTER takes messages without any slave",
+        ONE_COPY, "start a slave; this shows who is connected",
+    ),
+    "ha_slave_gone": PairAdvice(
+        "no bytes go from the master to {node}: it tries again by itself",
+        "{spare}", "see whether {node} reaches its master's HA port; this names the reason at both ends",
+    ),
+    "ha_slave_not_served": PairAdvice(
+        "a slave asks for the log and is refused; the master says why",
+        "{spare}", "attach that slave here to see it, or correct what the reason names",
+    ),
+    "ha_ahead": PairAdvice(
+        "{node} ends behind its master's end: it holds what its master lost, or never had. Served on, both would hold"
+        " other messages at the same offsets; so it gets nothing",
+        "what {node} holds beyond its master's end is on it alone",
+        "look at what only {node} has with an audit; then either promote {node}, or let it cut back ([ha] cuts_back ="
+        " true, which keeps a copy) and start it again",
+        actions=("audit",),
+    ),
+    "ha_forked": PairAdvice(
+        "{node} and its master hold other records at the same offsets: each was master for a while, or one is damaged",
+        "what {node} holds behind the place where the logs part is on it alone",
+        "find the first record that differs with an audit; then let {node} cut back ([ha] cuts_back = true, which keeps"
+        " a copy), or empty its directory",
+        actions=("audit",),
+    ),
+    "ha_stranger": PairAdvice(
+        "{node}'s log belongs to another pair: it is no copy of this master's",
+        "{spare}",
+        "see that {node} follows the right master ([ha] peers); to become a copy it needs an empty directory",
+    ),
+    "ha_refused": PairAdvice(
+        "the master does not serve {node}, for the reason that it gives",
+        "{spare}", "correct what the reason names; {node} tries again by itself",
+    ),
+    "ha_behind": PairAdvice(
+        "the slave gets bytes, and not as fast as they come",
+        "what it lacks is lost with the master", "look at its disk and its link; this shows its lag and its rate",
+    ),
+    "ha_sends_wait": PairAdvice(
+        "sends are answered once enough slaves acknowledge, and these do not",
+        "after slaveTimeout they are answered FLUSH_SLAVE_TIMEOUT, though stored at the master",
+        "bring the slave that is waited for back; this shows what it has acknowledged",
+    ),
+    "ha_unchecked": PairAdvice(
+        "RocketMQ's slaves say one offset and nothing else: whether they hold the same bytes is not seen as they run",
+        "a log that parted from its master's would not be noticed",
+        "compare the files with an audit, when both can be read",
+        command="quorumscope audit --ha --store master=DIR --store slave=DIR",
+    ),
+}  # fmt: skip
+
+
+def pair_step(finding: Finding, view: GroupView) -> NextStep | None:
+    """None for what is no pair's problem (a certificate)."""
+    advice = ADVICE.get(finding.code)
+    if advice is None:
+        return None
+    fields = fields_of(finding, view)
+    command = advice.command.format(**fields) or STATUS.format(**fields)
+    step = advice.step if advice.command.format(**fields) else f"{advice.step}; it is well when this ends with 0"
+    curl = CURL.format(**fields) if fields["url"] else None
+    return NextStep(
+        means=advice.means.format(**fields), at_stake=advice.at_stake.format(**fields), step=step.format(**fields),
+        command=command, curl=None if curl is None else with_token(curl), docs=f"{DOCS}#problems-of-a-pair",
+        actions=advice.actions,
+    )  # fmt: skip
+
+
+def with_token(curl: str) -> str:
+    local = any(host in curl for host in ("//127.0.0.1", "//localhost", "//[::1]"))
+    return curl if local else curl.replace("curl", "curl" + TOKEN_HEADER, 1)
+
+
+def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
+    urls = {one.id: one.control_url or "" for one in view.members}
+    one, master = view.member(finding.node_id), master_of(view)
+    first = next((urls[each.id] for each in view.members if each.reach == "ok" and urls[each.id]), "")
+    own = urls.get(finding.node_id or "", "") if one is not None and one.reach == "ok" else ""
+    start = one.ha.started_with if one is not None and one.ha is not None else None
+    remembered = one.start.started_with if one is not None and one.start is not None else None
+    return {
+        "node": finding.node_id or "the broker", "url": own or first or next(filter(None, urls.values()), ""),
+        "nodes": " ".join(f"--node {each}" for each in urls.values() if each) or "--node URL",
+        "master": master[0].id if master is not None else "the master", "start": start or remembered or "",
+        "spare": spare(finding, view),
+    }  # fmt: skip
+
+
+def spare(finding: Finding, view: GroupView) -> str:
+    """How many copies of what is sent now there are."""
+    master = master_of(view)
+    if master is None:
+        return LOST
+    served = [
+        one for one, said in slaves_of(view)
+        if one.id != finding.node_id and said.following is not None and said.following.state == "transfer"
+    ]  # fmt: skip
+    if not served:
+        return ONE_COPY
+    copies = len(served) + 1
+    return f"{copies} copies of what is sent now are left" if copies > 1 else ONE_COPY

@@ -1,0 +1,282 @@
+"""What is said of a classic pair: each thing that can be wrong once, with what to do, and "in step" as proven."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+from app.commands.common import Exit, Failure
+from app.console.pair_view import connections_of, context_of, picture_of, rows_of
+from app.console.settings import Seed
+from app.console.waterline import ZERO_X
+from app.health.pair_steps import ADVICE
+from tests.unit.console_kit import running
+from tests.unit.fake_pair import END, FakePair, connection
+
+Change = Callable[[FakePair], None]
+
+
+def slave_silent(pair: FakePair) -> None:
+    pair.alive["s1"] = False
+    pair.ha["m"]["connections"].pop(0)
+
+
+def master_silent(pair: FakePair) -> None:
+    pair.alive["m"] = False
+    for name in ("s1", "s2"):
+        pair.ha[name]["following"] |= {"state": "ready", "reason": "connection refused"}
+
+
+def all_silent(pair: FakePair) -> None:
+    pair.alive = dict.fromkeys(pair.alive, False)
+
+
+def broker_down(pair: FakePair) -> None:
+    pair.ha["s2"] = {key: pair.ha["s2"][key] for key in ("as_of", "name", "self_id", "address", "ha_address")} | {
+        "broker": "down", "reason": "nothing answers", "started_with": "quorumscope node --id s2",
+    }  # fmt: skip
+    pair.ha["m"]["connections"].pop(1)
+
+
+def slave_gone(pair: FakePair) -> None:
+    pair.leave("s1", reason="Connection refused")
+
+
+def ahead(pair: FakePair) -> None:
+    pair.leave("s1", "ahead", "it ends at 90000, this master at 81920")
+    pair.ha["s1"]["end_offset"] = 90_000
+
+
+def forked(pair: FakePair) -> None:
+    pair.leave("s1", "forked", "its record at 51200 is not this master's")
+
+
+def stranger(pair: FakePair) -> None:
+    pair.leave("s1", "stranger", "its log is of pair pair-2, this master's of pair-1")
+
+
+def refused(pair: FakePair) -> None:
+    pair.leave("s1", "refused", "its files have 4096 bytes, this master's 65536 (mappedFileSizeCommitLog)")
+
+
+def unknown_slave_refused(pair: FakePair) -> None:
+    pair.ha["m"]["problems"].append({"code": "slave_not_served", "about": "s9", "text": "its log is of pair x"})
+
+
+def two_masters(pair: FakePair) -> None:
+    pair.ha["s2"] |= {"role": "ASYNC_MASTER", "is_master": True, "epoch": 1, "following": None}
+    pair.ha["m"]["connections"].pop(1)
+
+
+def fenced(pair: FakePair) -> None:
+    pair.ha["m"] |= {"is_master": False, "fenced_by_epoch": 1_048_576, "connections": []}
+    pair.ha["s1"] |= {"role": "SYNC_MASTER", "is_master": True, "epoch": 1_048_576, "following": None,
+                      "connections": [connection("s2")]}  # fmt: skip
+
+
+def too_few(pair: FakePair) -> None:
+    pair.ha["m"]["problems"] = [{"code": "too_few_slaves", "about": "", "text": "no slave is connected"}]
+    for name in ("s1", "s2"):
+        pair.leave(name, reason="timed out")
+
+
+def no_slave(pair: FakePair) -> None:
+    pair.ha["m"]["role"] = "ASYNC_MASTER"
+    pair.ha["m"]["problems"] = [{"code": "no_slave", "about": "", "text": "no slave is connected"}]
+    for name in ("s1", "s2"):
+        pair.leave(name, reason="timed out")
+
+
+def behind(pair: FakePair) -> None:
+    pair.link("s1").update(acked_offset=10_000, lag_bytes=END - 10_000, lag_ms=9_000)
+
+
+def too_far_behind(pair: FakePair) -> None:
+    pair.link("s1").update(lag_bytes=300 << 20, lag_ms=900)
+
+
+def sends_wait(pair: FakePair) -> None:
+    pair.ha["m"] |= {"waiting_count": 3, "waiting": [
+        {"offset": END, "waits_for": ["s1", "s2"], "slaves_needed": 1, "age_ms": 2_100}
+    ]}  # fmt: skip
+
+
+def log_broken(pair: FakePair) -> None:
+    pair.ha["m"]["broken_by"] = "no space left on device"
+
+
+def rocketmq_slave(pair: FakePair) -> None:
+    pair.ha["m"]["connections"].append(connection("10.0.0.9", kind="rocketmq", address="10.0.0.9:40111"))
+
+
+WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
+    slave_silent: ("attention", {("ha_silent", "s1")}, "The slave s1 does not answer for"),
+    master_silent: (
+        "critical", {("ha_no_master", None), ("ha_silent", "m"), ("ha_slave_gone", "s1"), ("ha_slave_gone", "s2")},
+        "No broker takes messages for",
+    ),
+    all_silent: ("critical", {("ha_all_silent", None)}, "No broker of the pair answers for"),
+    broker_down: ("attention", {("ha_broker_down", "s2")}, "The broker s2 does not run for"),
+    slave_gone: ("attention", {("ha_slave_gone", "s1")}, "s1 gets nothing from its master"),
+    ahead: ("critical", {("ha_ahead", "s1")}, "s1 holds more than its master, and gets nothing for"),
+    forked: ("critical", {("ha_forked", "s1")}, "s1 holds other records than its master"),
+    stranger: ("critical", {("ha_stranger", "s1")}, "s1 holds another pair's log"),
+    refused: ("attention", {("ha_refused", "s1")}, "s1 is refused by its master"),
+    unknown_slave_refused: ("attention", {("ha_slave_not_served", None)}, "A slave that is not watched here, s9"),
+    two_masters: ("critical", {("ha_two_masters", "s2")}, "m (epoch 2) and s2 (epoch 1) take messages"),
+    fenced: ("attention", {("ha_fenced", "m")}, "m was master before epoch 1048576 began elsewhere"),
+    too_few: (
+        "critical", {("ha_too_few_slaves", "m"), ("ha_slave_gone", "s1"), ("ha_slave_gone", "s2")},
+        "Too few slaves of m are near enough",
+    ),
+    no_slave: (
+        "attention", {("ha_no_slave", "m"), ("ha_slave_gone", "s1"), ("ha_slave_gone", "s2")},
+        "m alone holds what is sent",
+    ),
+    behind: ("attention", {("ha_behind", "s1")}, "s1 has not acknowledged what m has had for 9 s"),
+    too_far_behind: ("attention", {("ha_behind", "s1")}, "s1 is 314,572,800 bytes behind m, and is not waited for"),
+    sends_wait: ("attention", {("ha_sends_wait", "m")}, "3 sends wait at m for s1 and s2"),
+    log_broken: ("critical", {("ha_log_broken", "m")}, "m writes nothing for"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", WRONG, ids=lambda one: one.__name__)
+def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
+    pair = FakePair()
+    change(pair)
+    view = pair.view()
+    severity, codes, headline = WRONG[change]
+    assert {(one.code, one.node_id) for one in view.problems} == codes
+    assert len(view.problems) == len(codes)
+    assert (view.severity, view.sentence.headline[: len(headline)]) == (severity, headline)
+    for one in view.problems:
+        assert one.means and one.at_stake and one.step and one.command and one.curl
+        assert "{" not in one.means + one.at_stake + one.step + one.command
+        assert one.docs == "docs/classic-ha.md#problems-of-a-pair"
+    assert context_of(view)["picture"]
+
+
+def test_in_step_is_said_of_what_is_proven() -> None:
+    view = FakePair().view()
+    assert (view.severity, view.problems, view.unproven) == ("ok", (), ())
+    assert view.sentence.headline == "Both slaves are in step."
+    assert view.sentence.rest == "m takes messages as SYNC_MASTER in epoch 2; 2 slaves are served."
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "doubt"),
+    [
+        ("acked_offset", None, "how far s1 is, is unknown"),
+        ("stand", None, "s1 is not served"),
+        ("state", "asked", "s1 is not served"),
+        ("lag_ms", 1_500, "s1 has not acknowledged what m has had for 1 s"),
+    ],
+)
+def test_what_is_not_proven_is_not_called_in_step(field: str, value: object, doubt: str) -> None:
+    pair = FakePair()
+    pair.link("s1").update({"lag_bytes": 100, field: value})
+    view = pair.view(0.5)
+    assert view.severity == "unknown"
+    assert view.sentence.headline == f"Whether every slave is in step is not known: {doubt}."
+
+
+def test_what_rocketmq_s_protocol_does_not_allow_to_check_is_said() -> None:
+    pair = FakePair()
+    rocketmq_slave(pair)
+    view = pair.view()
+    assert view.severity == "ok"
+    assert view.sentence.headline == "All 3 slaves acknowledge everything."
+    assert "what its log holds cannot be compared" in view.sentence.rest
+    assert [one.code for one in view.problems] == ["ha_unchecked"]
+    assert "says nothing of what it holds" in connections_of(view)[2].stand
+    assert [bar.kind for bar in picture_of(view).lanes[3].bars] == ["unvouched"]
+
+
+def test_every_code_has_advice_and_no_advice_is_left_over() -> None:
+    said = {code for _, codes, _ in WRONG.values() for code, _ in codes} | {"ha_unchecked"}
+    assert said == set(ADVICE)
+
+
+def test_the_waterline_is_of_the_master_s_instant() -> None:
+    pair = FakePair()
+    pair.link("s1").update(acked_offset=END - 4_000, lag_bytes=4_000, lag_ms=300)
+    pair.ha["s1"]["end_offset"] = END - 1_000  # it was asked later
+    picture = picture_of(pair.view())
+    master, late, level = picture.lanes
+    assert (master.end_x, level.end_x, picture.enough_x) == (ZERO_X, ZERO_X, ZERO_X)
+    assert late.end_x is not None and late.end_x < ZERO_X
+    assert (late.end_text, late.behind_text) == ("77,920", "4.0 kB")
+
+
+def test_a_broker_that_is_silent_says_nothing_about_now() -> None:
+    pair = FakePair()
+    slave_silent(pair)
+    row = rows_of(pair.view())[1]
+    assert (row.id, row.end, row.takes) == ("s1", "unknown", "does not answer")
+
+
+def test_ha_status_is_the_consoles_judgement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = FakePair()
+    names = {url: name for name, url in pair.urls.items()}
+
+    def answer(_method: str, url: str, _resource: str, *_: object, **__: object) -> tuple[int, object]:
+        if not pair.alive[names[url]]:
+            raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: connection refused")
+        return 200, pair.ha[names[url]]
+
+    monkeypatch.setattr("app.commands.ha.control_answer", answer)
+    monkeypatch.setattr("app.commands.ha.LOOK_AGAIN_S", 0.0)
+    words = ["ha", "status", *(word for url in pair.urls.values() for word in ("--node", url))]
+    assert run(words) == Exit.FINE
+    assert "Both slaves are in step." in capsys.readouterr().out
+    forked(pair)
+    assert run([*words, "--json"]) == Exit.FINDING
+    said = json.loads(capsys.readouterr().out)
+    assert [(one["code"], one["member"]) for one in said["problems"]] == [("ha_forked", "s1")]
+    assert (said["master_id"], said["epoch"], len(said["brokers"])) == ("m", 2, 3)
+    pair.alive = dict.fromkeys(pair.alive, False)
+    assert run(words) == Exit.UNREACHABLE
+
+
+def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        pair = FakePair()
+        seeds = tuple(Seed(url) for url in pair.urls.values())
+        async with running(tmp_path, pair, seeds=seeds) as kit:  # type: ignore[arg-type]
+            await kit.until(lambda: "pair" in kit.console.watches)
+            watch = kit.console.watches
+            await kit.until(lambda: len(watch["pair"].view.members) == 3 and watch["pair"].view.severity == "ok")
+            assert list(watch) == ["pair"]
+            ann = await kit.person()
+            page = (await ann.get("/clusters/pair")).text
+            for said in ("Slaves of the master", "127.0.0.1:10912", 'id="broker-s2"'):
+                assert said in page
+            assert "/clusters/pair/leadership" not in page
+            answer = (await ann.get("/api/v1/clusters/pair/ha")).json()
+            assert (answer["master_id"], [one["id"] for one in answer["items"]]) == ("m", ["m", "s1", "s2"])
+            assert (await ann.get("/clusters/pair/nodes/s1")).headers["location"] == "/clusters/pair#broker-s1"
+            home = (await ann.get("/")).text
+            assert 'id="cluster-pair"' in home and "no replicated log" in home
+            forked(pair)
+            await kit.until(lambda: watch["pair"].view.severity == "critical")
+            page = (await ann.get("/clusters/pair")).text
+            assert "holds other records than its master" in page and "not served: forked" in page
+
+    asyncio.run(work())
+
+
+def test_the_printed_commands_are_the_command_line_s() -> None:
+    pair = FakePair()
+    behind(pair)
+    command = pair.view().problems[0].command or ""
+    words = shlex.split(command)
+    assert words[:3] == ["quorumscope", "ha", "status"]
+    assert run([*words[1:3], "--help"]) == 0

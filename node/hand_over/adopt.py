@@ -232,9 +232,9 @@ def _take_store(
     ledger: Path, group: str, node_id: str, log: _Log, group_id: str | None, old: OldCommitLog | None
 ) -> int:  # fmt: skip
     """The log is ours, of its kind, with no vote in its term; returns the position behind its end."""
-    if read_identity(ledger, OS) is not None or read_identity(ledger / ADOPTING, OS) is not None:
+    is_born = log.end_index < 0  # then no Java node wrote here; this may be given again
+    if not is_born and (read_identity(ledger, OS) is not None or read_identity(ledger / ADOPTING, OS) is not None):
         take_back(ledger, OS, with_broker=True)
-    is_born = log.end_index < 0
     store = FileStore.open(
         ledger, group=group, node_id=node_id, data_file_size=log.data_file_bytes, index_file_size=JAVA_INDEX_BYTES,
         kind=BROKER_NAME, adopting=True, origin_pos=0 if old is None else old.divided, group_id=group_id,
@@ -242,6 +242,11 @@ def _take_store(
     try:
         hard = store.hard_state
         if is_born:  # its first start says whether a group is born with it, or it joins one
+            if hard.group_id not in (None, group_id):
+                raise Refused(
+                    f"this member belongs to a group with another id, {hard.group_id}: of another old log, or made with"
+                    " another --group-token"
+                )
             store.save_hard_state(replace(hard, group_id=group_id))
             return store.files.end.end_pos
         if hard.voter_state is VoterState.REJOINING:

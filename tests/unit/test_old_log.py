@@ -19,6 +19,7 @@ from node.config import Settings, load
 from node.hand_over.adopt import adopt_broker
 from node.hand_over.hand_over import hand_over
 from node.hand_over.report import Refused
+from node.message_store.adopted import read_adopted
 from node.message_store.checking.verify import verify
 from node.message_store.commit_log import Placed
 from node.message_store.consume_queue import PullStatus
@@ -43,10 +44,12 @@ from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message
 from tests.unit.engine_kit import until
 from tests.unit.java_rocketmq.broker import LEDGER_INDEX_BYTES, V4, V5, JavaBroker
+from tests.unit.java_rocketmq.rows import WillNotStart
 from tests.unit.message_kit import record as message_record
 from tests.unit.store_fixtures import record
 from tests.unit.test_dispatch import index_files, queue_files
 from tests.unit.test_engine_damage import operator_action
+from tests.unit.test_hand_over import Crash, CrashingDisk, copied
 
 DIVIDED = 262_144
 FILE_BYTES = 65_536
@@ -160,8 +163,9 @@ def test_a_commit_log_alone_is_closed_as_rocketmq_closes_it(classic: Path, upgra
     assert store.hard_state.voter_state is VoterState.FORMING
     store.close()
     assert Dispatcher(classic).next_offsets["TopicTest", 0] == 36
-    again = adopt_broker(classic, "g", dry_run=False)
-    assert again.messages == OLD_MESSAGES
+    assert adopt_broker(classic, "g", dry_run=False).messages == OLD_MESSAGES
+    with pytest.raises(Refused, match="another --group-token"):
+        adopt_broker(classic, "g", token="another-one", dry_run=False)
 
 
 def test_whoever_has_another_old_log_is_of_another_group(classic: Path, tmp_path: Path) -> None:
@@ -528,3 +532,26 @@ def test_an_identity_that_is_lost_gets_the_place_of_entry_0_again(upgraded: Path
     store = opened(upgraded)
     assert (store.end_index, store.files.begin_pos, store.alarms) == (49, DIVIDED, ())
     store.close()
+
+
+def test_an_adoption_ended_at_any_step_can_be_given_again(classic: Path, tmp_path: Path) -> None:
+    kept = classic
+    before = {one: data for one, data in tree(kept).items() if one != "lock"}
+    whole = CrashingDisk(1 << 30)
+    adopt_broker(copied(kept, tmp_path / "whole"), "g", node_id="n0", dry_run=False, disk=whole)
+    state, named = read_adopted(tmp_path / "whole"), (tmp_path / "whole/quorumscope/old-log.json").read_bytes()
+    files = {one: data for one, data in tree(tmp_path / "whole").items() if one.startswith("commitlog/")}
+    for left in (0, 1, 2, whole.count // 2, whole.count - 4, whole.count - 1):
+        root = copied(kept, tmp_path / f"at{left}")
+        with pytest.raises(Crash):
+            adopt_broker(root, "g", node_id="n0", dry_run=False, disk=CrashingDisk(left))
+        if list(root.rglob("quorumscope-owns")):
+            with pytest.raises(WillNotStart):
+                JavaBroker(root, V5, **VECTOR_SIZES)
+        else:
+            assert {one: data for one, data in tree(root).items() if one in before} == before
+        adopt_broker(root, "g", node_id="n0", dry_run=False)
+        assert read_adopted(root) == state and not verify(MessageStore(root)).findings
+        assert (root / "quorumscope/old-log.json").read_bytes() == named
+        assert {one: data for one, data in tree(root).items() if one.startswith("commitlog/")} == files
+        shutil.rmtree(root)

@@ -18,8 +18,7 @@ from typing import Final
 from node.message_client.errors import ClientError
 from node.message_client.routes import AUTO_CREATE, NEW_TOPIC_QUEUES
 from node.message_store.errors import MessageFormatError
-from node.message_store.java_text import bytes_of
-from node.message_store.properties import DELAY, KEYS, PROPERTIES_BYTES_MAX, TAGS, UNIQ_KEY, join_properties
+from node.message_store.properties import DELAY, KEYS, PROPERTIES_BYTES_MAX, RESERVED, TAGS, UNIQ_KEY, join_properties
 from node.protocol.value_class import value_class
 from node.rocketmq.codes import LANGUAGES, VERSION, Request
 from node.rocketmq.command import COMMAND_BYTES_MAX, LANGUAGE
@@ -35,7 +34,8 @@ _ids: Final[Iterator[int]] = count()
 
 @value_class(slots=True, frozen=True)
 class OutgoingMessage:
-    """`shard`: messages of one shard go to one queue, in order as long as its number of queues stays."""
+    """`shard`: messages of one shard go to one queue, in order as long as its number of queues stays. `own`: properties
+    that this package adds, never an application."""
 
     topic: str
     body: bytes
@@ -44,12 +44,13 @@ class OutgoingMessage:
     properties: tuple[tuple[str, str], ...] = ()
     shard: str | None = None
     delay_level: int = 0
+    own: tuple[tuple[str, str], ...] = ()
 
 
 def properties_of(message: OutgoingMessage) -> bytes:
     """Raises ClientError for what no property can hold."""
     unique = f"{_ID_PREFIX}{next(_ids):016X}"
-    if message.properties or message.delay_level:
+    if message.properties or message.delay_level or message.own:
         return _joined(message, unique)
     text, pairs = f"{UNIQ_KEY}\x01{unique}\x02", 1
     if message.keys:
@@ -58,12 +59,19 @@ def properties_of(message: OutgoingMessage) -> bytes:
         text, pairs = f"{text}{TAGS}\x01{message.tags}\x02", pairs + 1
     if text.count("\x01") != pairs or text.count("\x02") != pairs or "\x01\x02" in text:
         return _joined(message, unique)  # which says what is wrong
-    data = text.encode() if text.isascii() else bytes_of(text)
+    if not text.isascii():
+        return _joined(message, unique)
+    data = text.encode()
     return data if len(data) <= PROPERTIES_BYTES_MAX else _joined(message, unique)
 
 
 def _joined(message: OutgoingMessage, unique: str) -> bytes:
-    pairs = [(UNIQ_KEY, unique), *message.properties]
+    for name, _value in message.properties:
+        if name in RESERVED:
+            raise ClientError(f"property {name!r} is RocketMQ's own: choose another name")
+    if message.delay_level < 0:
+        raise ClientError(f"delay level {message.delay_level}: levels begin at 1, and 0 is none")
+    pairs = [(UNIQ_KEY, unique), *message.properties, *message.own]
     if message.keys:
         pairs.append((KEYS, " ".join(message.keys)))
     if message.tags:

@@ -97,7 +97,7 @@ class TransactionProducer:
         if message.delay_level:
             raise ClientError("a message of a transaction cannot wait for its time as well")
         more = (("TRAN_MSG", "true"), ("PGROUP", self._group))
-        half = await self._producer.send(replace(message, properties=(*message.properties, *more)))
+        half = await self._producer.send(replace(message, own=more))
         self._know(message.topic)
         decision = Decision.ROLLBACK
         try:

@@ -25,6 +25,17 @@ DELAY: Final = "DELAY"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QID: Final = "REAL_QID"
 
+# What RocketMQ's clients and brokers write themselves, and refuse of an application (MessageConst).
+RESERVED: Final = frozenset(
+    {
+        KEYS, TAGS, UNIQ_KEY, DELAY, REAL_TOPIC, REAL_QID, "TRACE_ON", "MSG_REGION", "WAIT", "RETRY_TOPIC", "TRAN_MSG",
+        "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG",
+        "MQ2_FLAG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "CLUSTER", "MSG_TYPE",
+        "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS", "INNER_NUM", "INNER_BASE", "DUP_INFO",
+    }
+)  # fmt: skip
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -47,7 +58,10 @@ def join_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
         if NAME_END in name or PAIR_END in name or PAIR_END in value:
             raise MessageFormatError(f"property {name!r}: 0x01 and 0x02 separate properties, nothing escapes them")
         parts.append(f"{name}{NAME_END}{value}{PAIR_END}")
-    data = bytes_of("".join(parts))
+    try:
+        data = bytes_of("".join(parts))
+    except UnicodeEncodeError:
+        raise MessageFormatError("a property holds half a character (a lone surrogate), which no bytes are") from None
     if len(data) > PROPERTIES_BYTES_MAX:
         raise MessageFormatError(f"{len(data)} bytes of properties, {PROPERTIES_BYTES_MAX} at most")
     return data

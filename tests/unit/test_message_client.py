@@ -175,6 +175,13 @@ def test_what_cannot_be_sent_is_said_before_anything_is() -> None:
         async with MessageProducer(["127.0.0.1:1"]) as producer:
             with pytest.raises(ClientError, match="0x01 and 0x02"):
                 await producer.send(OutgoingMessage("T", b"x", properties=(("a", "b\x02"),)))
+            for wrong, text in (
+                (OutgoingMessage("T", b"x", properties=(("TRAN_MSG", "true"),)), "RocketMQ's own"),
+                (OutgoingMessage("T", b"x", tags="\ud800"), "half a character"),
+                (OutgoingMessage("T", b"x", delay_level=-1), "begin at 1"),
+            ):
+                with pytest.raises(ClientError, match=text):
+                    await producer.send(wrong)
             with pytest.raises(ClientError, match="one topic"):
                 await producer.send_batch([OutgoingMessage("T", b"x"), OutgoingMessage("U", b"x")])
             with pytest.raises(ClientError, match="wait for their time"):

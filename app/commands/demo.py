@@ -20,6 +20,7 @@ import typer
 from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show_json
 
 if TYPE_CHECKING:
+    from app.demo.pair import PairDemo
     from app.demo.run import Demo
     from app.demo.state import DemoState
 
@@ -83,6 +84,9 @@ def demo(
     messages: Annotated[
         bool, typer.Option("--messages", help="A RocketMQ broker beside each member, and two groups that consume.")
     ] = False,
+    ha: Annotated[
+        bool, typer.Option("--ha", help="Instead: a classic master, two slaves, a name server, and sends.")
+    ] = False,
 ) -> int:
     """Run three members, a console and a message stream; Ctrl-C ends it."""
     if context.invoked_subcommand is not None:
@@ -106,7 +110,18 @@ def demo(
         keep=keep,
         messages=messages,
     )
+    if ha and (messages or members != 3 or no_console):
+        raise Failure(
+            Exit.USAGE, "--ha is one master and two slaves: it goes without --messages, --members, --no-console"
+        )
     say("starting; this takes some seconds")
+    if ha:
+        from app.demo.pair import run_pair_demo
+
+        try:
+            return asyncio.run(run_pair_demo(options, announce_pair, remark))
+        except KeyboardInterrupt:
+            return Exit.FINE
     try:
         return asyncio.run(run_demo(options, announce, remark))
     except KeyboardInterrupt:
@@ -125,6 +140,10 @@ def announce(running: Demo) -> None:
         from app.demo.table import show_table
 
         running.background.keep("the table", lambda: show_table(running))
+
+
+def announce_pair(running: PairDemo) -> None:
+    print(running.announcement(command_name()), flush=True)
 
 
 def announcement(running: Demo) -> str:

@@ -236,7 +236,8 @@ def _row(one: MemberView) -> BrokerRow:
 
 def connections_of(view: GroupView) -> list[ConnectionRow]:
     master = master_of(view)
-    return [_connection(one) for one in (master[1].connections or () if master is not None else ())]
+    found = master[1].connections or () if master is not None else ()
+    return [_connection(one) for one in sorted(found, key=lambda one: (one.peer_id or one.address, one.address))]
 
 
 def stand_of(one: HaConnection) -> str:

@@ -221,7 +221,7 @@ class Demo:
         self.console_url = f"http://127.0.0.1:{port}"
         self.login_link = self.console_url + path
         async with asyncio.timeout(START_WITHIN_S):
-            while not await _listens(port):
+            while not await listens(port):
                 if process.returncode is not None:
                     raise Failure(Exit.UNREACHABLE, f"the console ended: {self.processes.last_words('console')}")
                 await asyncio.sleep(0.1)
@@ -299,7 +299,8 @@ class Demo:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-async def _listens(port: int) -> bool:
+async def listens(port: int) -> bool:
+    """Whether anything does, on loopback."""
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

@@ -17,6 +17,7 @@ from typing import Final
 from app.backup.source import Described, Source, SourceError
 from node.protocol.entry import CHAIN_START, HEAD, HEAD_BYTES, EntryError, Magic, Slab
 from node.protocol.group_entries import members_named_in
+from node.protocol.group_kind import BROKER_NAME
 from node.store.backup.manifest import (
     CONSOLE,
     ENTRIES,
@@ -209,12 +210,18 @@ def _refuse_another_group(directory: Path, held: LogBackup, described: Described
             raise BackupRefused(f"{directory} is a back-up of a log with another {name}: name another directory")
 
 
+def _begins_elsewhere(source: Source) -> bool:
+    """Whether entry 0 may lie behind a broker's old commit log, which is no part of a back-up."""
+    return source.described.kind == BROKER_NAME and source.described.end_index >= 0
+
+
 def _where_to_go_on(source: Source, held: LogBackup | None) -> tuple[EntryMeta, int]:
     """The entry before the first one that is read, and the position of that one. Raises BackupRefused, SourceError."""
     described, base = source.described, source.described.base
     if held is None:
         if base is None:
-            return EntryMeta(-1, -1, CHAIN_START), 0
+            at = source.position_of(0)[0] if _begins_elsewhere(source) else 0
+            return EntryMeta(-1, -1, CHAIN_START), at
         return base.meta, base.pos
     last = EntryMeta(held.end_index, held.end_term, held.end_chain)
     if described.end_index < last.index:

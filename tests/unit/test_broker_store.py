@@ -181,9 +181,14 @@ def test_a_follower_takes_no_record_to_another_place(tmp_path: Path) -> None:
 
 
 # --- back-ups ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("base", [None, Base(EntryMeta(99, 1, 0x1234), 5 * DATA_BYTES)], ids=["whole", "trimmed"])
-def test_a_back_up_brings_every_record_back_to_its_place(tmp_path: Path, base: Base | None) -> None:
-    store = open_store(tmp_path / "a" / "dledger-n0", kind="broker", group_id=GROUP_ID, born_at=base)
+@pytest.mark.parametrize(
+    ("base", "origin_pos"), [(None, 0), (None, 3 * DATA_BYTES), (Base(EntryMeta(99, 1, 0x1234), 5 * DATA_BYTES), 0)],
+    ids=["whole", "behind an old commit log", "trimmed"],
+)  # fmt: skip
+def test_a_back_up_brings_every_record_back_to_its_place(tmp_path: Path, base: Base | None, origin_pos: int) -> None:
+    store = open_store(
+        tmp_path / "a" / "dledger-n0", kind="broker", group_id=GROUP_ID, born_at=base, origin_pos=origin_pos
+    )
     for _ in range(10):
         store.append_as_leader([broker_message()] * 5, 1, patch_at=KIND.position_at)
     commit_all(store)
@@ -196,6 +201,7 @@ def test_a_back_up_brings_every_record_back_to_its_place(tmp_path: Path, base: B
         data = tmp_path / "new" / one.node_id
         again = open_store(data / f"dledger-{one.node_id}", node_id=one.node_id, kind="broker", group="again")
         *kept, members = entries_of(again)
+        assert again.files.begin_pos == store.files.begin_pos
         assert kept == entries_of(store) and members.channel == Channel.CONFIG_CHANGE  # those of the new group
         assert (data / COMMIT_LOG / OWNER).is_file()
         again.close()

@@ -25,7 +25,7 @@ from node.protocol.codes import VoterState
 from node.protocol.entry import POSITION_MAX, TERM_MAX
 from node.protocol.group_entries import entry_about_group, members_named_in
 from node.protocol.group_id import group_id_of
-from node.protocol.group_kind import PLAIN_NAME, has_state_machine
+from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME, has_state_machine
 from node.protocol.group_members import GroupMembers, members_in
 from node.snapshots import directory as snapshots
 from node.store.backup.manifest import BackupDamaged, LogBackup
@@ -123,7 +123,7 @@ def restore_store(
     store = FileStore.open(
         directory, group=birth.group, node_id=node_id, data_file_size=log.data_file_size,
         index_file_size=log.index_file_size, group_id=birth.group_id(log), born_at=base, kind=log.kind,
-        platform=platform,
+        platform=platform, origin_pos=_origin_of(source, log, platform),
     )  # fmt: skip
     try:
         _append_all(source, log, store, platform, named)
@@ -143,6 +143,13 @@ def restore_store(
             f" {log.begin_index} to {expected}"
         )
     return restored
+
+
+def _origin_of(source: Path, log: LogBackup, platform: Platform) -> int:
+    """Where entry 0 lies: behind a broker's old commit log, which no back-up holds, not at 0."""
+    if log.base is not None or log.kind != BROKER_NAME:
+        return 0
+    return next(slabs_of(source, log, platform)).pos
 
 
 def _append_all(source: Path, log: LogBackup, store: FileStore, platform: Platform, named: list[Record]) -> None:

@@ -126,7 +126,7 @@ def open_directory(
             refuse_old_commit_log(directory, platform)
         data.open(sizes_known=found is not None)
         index.open(sizes_known=found is not None)
-        if found is None and adopting:
+        if found is None and (adopting or origin_pos):
             fresh = replace(fresh, origin_pos=_origin_of(data, origin_pos))
         archive = TruncationArchive(directory, platform=platform)
         odd = [

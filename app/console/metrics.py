@@ -20,6 +20,7 @@ from app.api.common import ConsoleDep
 from app.console.console import OWN, Console
 from app.console.live import SUBSCRIBERS_MAX, Hub
 from app.console.own_facts import OwnFacts
+from app.console.pair_metrics import gauges
 from app.db.base import utc_now
 from app.health.facts import SEVERITY_ORDER, time_of
 from app.health.group_view import GroupView, Problem
@@ -52,6 +53,8 @@ class Picture:
         )  # fmt: skip
         yield from self.groups(views)
         yield from self.members(views)
+        for name, text, labels, values in gauges(views):
+            yield family(name, text, labels, values)
         yield family("live_readers", "Open pages that are kept up to date", (), {(): self.hub.count})
         yield family("live_readers_limit", "How many there may be", (), {(): SUBSCRIBERS_MAX})
         yield from self.messages()
@@ -64,7 +67,10 @@ class Picture:
         )  # fmt: skip
         yield family(
             "group_quorum_stands", "Whether enough members hear each other", ("cluster",),
-            {(view.cluster.id,): int(view.quorum.stands) for view in views if view.quorum.stands is not None},
+            {
+                (view.cluster.id,): int(view.quorum.stands) for view in views
+                if view.quorum.stands is not None and not view.is_pair
+            },
         )  # fmt: skip
         yield family(
             "view_age_seconds", "How old the newest picture of a group is", ("cluster",),

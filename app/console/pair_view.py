@@ -13,7 +13,7 @@ from typing import Final
 from app.console import format as fmt
 from app.console.troubles import Trouble
 from app.console.waterline import TICKS, UNITS, ZERO_X, Bar, Lane, Scale, Tick, piece
-from app.health.group_view import GroupView, MemberView
+from app.health.group_view import GroupView, MemberView, Problem
 from app.health.pairs import SERVED, connection_of, ha_of, master_of, unchecked_of
 from node.views.ha import HaConnection, HaView, HaWaiting
 
@@ -21,6 +21,7 @@ STANDS: Final = {
     "in_step": "in step", "behind": "behind", "empty": "empty", "ahead": "ahead",
     "forked": "forked", "stranger": "of another pair", "refused": "refused",
 }  # fmt: skip
+LONG_MS: Final = 100
 STATES: Final = {"new": "connecting", "asked": "says what it has", "judged": "not served", "transfer": "served"}
 
 
@@ -117,10 +118,7 @@ def _lane(
         end_text=fmt.index(has), behind_text="—" if is_master else _behind(lag),
         bytes_text="—" if link is None else fmt.duration_ms(link.lag_ms),
         ack_text="—" if link is None else rate_of(link.rate_bytes_per_s), never=has is None,
-        trouble=next(
-            (Trouble(each.severity, each.code.removeprefix("ha_").replace("_", " "), _anchor(each.id))
-             for each in view.problems if each.node_id == one.id), None,
-        ),
+        trouble=next((_trouble(each) for each in view.problems if each.node_id == one.id), None),
     )  # fmt: skip
     begin = said.begin_offset if said is not None else None
     flushed = said.flushed_offset if said is not None and has == own else None
@@ -193,8 +191,9 @@ def _behind(lag: int | None) -> str:
     return fmt.UNKNOWN if lag is None else f"{-lag:,} B ahead" if lag < 0 else fmt.size(lag)
 
 
-def _anchor(problem_id: str) -> str:
-    return f"problem-{problem_id.replace(':', '-')}"
+def _trouble(one: Problem) -> Trouble:
+    word = one.code.removeprefix("ha_").replace("_", " ")
+    return Trouble(word=word, severity=one.severity, anchor=f"problem-{one.id.replace(':', '-')}")
 
 
 def role_of(said: HaView | None) -> str:
@@ -246,7 +245,8 @@ def stand_of(one: HaConnection) -> str:
     if one.state == "transfer" and one.stand in SERVED and one.lag_bytes is not None:
         stand = "in step" if one.lag_bytes == 0 else "is sent what it lacks"
     if one.kind == "rocketmq":
-        return f"{stand}, by its offset alone: RocketMQ's protocol says nothing of what it holds"
+        far = "at its master's end" if one.lag_bytes == 0 else stand.replace("in step", "behind")
+        return f"{far}, by its offset alone: RocketMQ's protocol says nothing of what it holds"
     return stand
 
 
@@ -260,12 +260,12 @@ def _connection(one: HaConnection) -> ConnectionRow:
     )  # fmt: skip
 
 
-def waiting_of(view: GroupView) -> tuple[tuple[HaWaiting, ...], int]:
-    """The sends that wait, and how many there are."""
+def waiting_of(view: GroupView) -> tuple[list[HaWaiting], int]:
+    """The sends that have waited for longer than an acknowledgement takes, and how many wait at all."""
     master = master_of(view)
     if master is None:
-        return (), 0
-    return master[1].waiting or (), master[1].waiting_count or 0
+        return [], 0
+    return [one for one in master[1].waiting or () if one.age_ms >= LONG_MS], master[1].waiting_count or 0
 
 
 def context_of(view: GroupView) -> dict[str, object]:

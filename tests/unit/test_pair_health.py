@@ -12,7 +12,7 @@ import pytest
 
 from app.cli import run
 from app.commands.common import Exit, Failure
-from app.console.pair_view import connections_of, context_of, picture_of, rows_of
+from app.console.pair_view import connections_of, context_of, picture_of, rows_of, waiting_of
 from app.console.settings import Seed
 from app.console.waterline import ZERO_X
 from app.health.pair_steps import ADVICE
@@ -194,7 +194,9 @@ def test_what_rocketmq_s_protocol_does_not_allow_to_check_is_said() -> None:
     assert view.sentence.headline == "All 3 slaves acknowledge everything."
     assert "what its log holds cannot be compared" in view.sentence.rest
     assert [one.code for one in view.problems] == ["ha_unchecked"]
-    assert "says nothing of what it holds" in connections_of(view)[2].stand
+    stand = connections_of(view)[0].stand
+    assert "says nothing of what it holds" in stand and "in step" not in stand
+    assert "in step" not in view.sentence.headline + view.sentence.rest
     assert [bar.kind for bar in picture_of(view).lanes[3].bars] == ["unvouched"]
 
 
@@ -212,6 +214,19 @@ def test_the_waterline_is_of_the_master_s_instant() -> None:
     assert (master.end_x, level.end_x, picture.enough_x) == (ZERO_X, ZERO_X, ZERO_X)
     assert late.end_x is not None and late.end_x < ZERO_X
     assert (late.end_text, late.behind_text) == ("77,920", "4.0 kB")
+
+
+def test_a_lane_names_its_trouble_and_sends_that_wait_long_are_listed() -> None:
+    pair = FakePair()
+    behind(pair)
+    short = {"offset": END, "waits_for": ["s1"], "slaves_needed": 1, "age_ms": 3}
+    pair.ha["m"] |= {"waiting_count": 2, "waiting": [short, short | {"age_ms": 800}]}
+    view = pair.view()
+    trouble = picture_of(view).lanes[1].trouble
+    assert trouble is not None
+    assert (trouble.word, trouble.severity, trouble.anchor) == ("behind", "attention", "problem-ha_behind-s1")
+    waiting, count = waiting_of(view)
+    assert ([one.age_ms for one in waiting], count) == ([800], 2)
 
 
 def test_a_broker_that_is_silent_says_nothing_about_now() -> None:
@@ -263,6 +278,13 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
             answer = (await ann.get("/api/v1/clusters/pair/ha")).json()
             assert (answer["master_id"], [one["id"] for one in answer["items"]]) == ("m", ["m", "s1", "s2"])
             assert (await ann.get("/clusters/pair/nodes/s1")).headers["location"] == "/clusters/pair#broker-s1"
+            gauges = (await ann.get("/metrics")).text
+            for line in (
+                'pair_has_master{cluster="pair"} 1.0', 'pair_slave_lag_bytes{cluster="pair",slave="s1"} 0.0',
+                'pair_end_offset{cluster="pair",member="s2"} 81920.0', 'pair_sends_waiting{cluster="pair"} 0.0',
+            ):  # fmt: skip
+                assert f"quorumscope_console_{line}" in gauges
+            assert 'group_quorum_stands{cluster="pair"}' not in gauges
             home = (await ann.get("/")).text
             assert 'id="cluster-pair"' in home and "no replicated log" in home
             forked(pair)

@@ -20,6 +20,7 @@ from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.local_mark import LastRecord, LogMark, write_log_mark
+from node.message_store.local_recent import RecentPieces
 from node.message_store.local_records import Stop, border_flaw, walk
 from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind, file_name, recover
 from node.message_store.read_files import OS, Files
@@ -67,6 +68,7 @@ class LocalCommitLog:
         begin = self.recovered.begin  # from here on what the last process wrote may be in the page cache only
         self._dirty = {start for start in self._starts if start + file_bytes > begin}
         self._is_broken = ""
+        self.recent = RecentPieces()
         self.flushed_offset = self.min_offset
         self.save()
 
@@ -165,7 +167,9 @@ class LocalCommitLog:
             return
         self._begin_file(self.max_offset + left)
         if left:
-            self._write(self.max_offset, encode_blank(left))
+            blank = encode_blank(left)
+            self._write(self.max_offset, blank)
+            self.recent.add(self.max_offset, blank.ljust(left, b"\0"))
             self.max_offset += left
 
     @property
@@ -188,6 +192,8 @@ class LocalCommitLog:
             at += len(one)
         whole = bytes(data)
         self._write(self.max_offset, whole)
+        starts = [offset - self.max_offset for offset in offsets]
+        self.recent.add(self.max_offset, whole, starts, [len(one) for one in records])
         self._took(whole, len(data) - len(records[-1]), len(records[-1]))
         return tuple(offsets)
 
@@ -212,7 +218,9 @@ class LocalCommitLog:
             return 0
         if not self._left:
             self._begin_file(start)
-        self._write(offset, data if found.at == len(data) else memoryview(data)[: found.at])
+        whole = data if found.at == len(data) else memoryview(data)[: found.at]
+        self._write(offset, whole)
+        self.recent.add(offset, whole, found.starts, found.sizes)
         if found.starts:
             self._took(data, found.starts[-1], found.sizes[-1])
         self.max_offset = offset + found.at
@@ -226,6 +234,7 @@ class LocalCommitLog:
         self._disk.sync_folder(self._folder)
         self._dirty.clear()
         self._last = LastRecord()
+        self.recent.clear()
         self.max_offset = self.flushed_offset = offset
 
     # --- the disk --------------------------------------------------------------------------------------------------
@@ -320,6 +329,7 @@ class LocalCommitLog:
             write_log_mark(self.root, LogMark(end, self.file_bytes, kept, self.last_time_ms), self._disk)
         found = cut_behind(self.root, self.file_bytes, found, self._disk, self._files)
         self._starts, self._last = list(found.starts), kept
+        self.recent.clear()
         self.max_offset, self.flushed_offset = end, min(end, self.flushed_offset)
         self._dirty &= set(self._starts)
         self.save()

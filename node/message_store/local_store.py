@@ -265,6 +265,11 @@ class LocalMessageStore:
         left = bytes_max
         while left > 0 and self.end_position < self.confirm_offset:
             place = self.end_position
+            recent = self.log.recent.take(place, self.confirm_offset, left)
+            if recent is not None:
+                touched |= self.dispatcher.dispatch(recent[0], LogPoint(recent[1]))
+                left -= recent[1] - place
+                continue
             data = self.log.read(place, min(DISPATCH_BYTES, self.confirm_offset - place))
             found = walk(data, place, self.settings.file_bytes)
             if not found.at and found.stop is Stop.PARTIAL:

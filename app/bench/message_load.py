@@ -48,10 +48,10 @@ class Sends:
 
 
 class JsonSends:
-    """SEND_MESSAGE_V2 with JSON headers, as RocketMQ's clients send by default."""
+    """SEND_MESSAGE_V2 with JSON headers, as RocketMQ's clients send by default, or with binary ones."""
 
-    def __init__(self, link: Link, queues: Sequence[Queue], topic: str = TOPIC) -> None:
-        self._link, self._queues, self._topic = link, queues, topic
+    def __init__(self, link: Link, queues: Sequence[Queue], topic: str = TOPIC, *, binary: bool = False) -> None:
+        self._link, self._queues, self._topic, self._binary = link, queues, topic, binary
         self._number = itertools.count()
 
     def submit(self, body: bytes) -> asyncio.Future[Any]:
@@ -64,7 +64,9 @@ class JsonSends:
             text_of(properties_of(message)), 0, False, None, False,
         )  # fmt: skip
         opaque = self._link.next_number()
-        data = encode(Command(Request.SEND_MESSAGE_V2, opaque, 0, write_header(header), None, body))
+        data = encode(
+            Command(Request.SEND_MESSAGE_V2, opaque, 0, write_header(header), None, body, binary=self._binary)
+        )
 
         def answered(outcome: Command | Exception) -> None:
             if isinstance(outcome, Command) and outcome.code == Answer.SUCCESS:

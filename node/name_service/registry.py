@@ -1,9 +1,10 @@
 """What a name server knows: brokers by name, their addresses by id, clusters, and each topic's queues at each broker.
 
 A master (id 0) brings its topics; they are taken over where its version changed, and topics that it no longer names
-stay. Invariants: no clock and no socket here; an address has one id at most; a broker that lost its last address is
-gone with its queues; a master whose stateVersion (its term) is behind that of the master on record is not taken over,
-so that a resumed old master cannot replace the new one; everything is bounded, whoever registers.
+stay. Invariants: no clock and no socket here; an address has one id at most, a broker one cluster (what it said last);
+a broker that lost its last address is gone with its queues; a master whose stateVersion (its term) is behind that of
+the master on record is not taken over, so that a resumed old master cannot replace the new one; everything is bounded,
+whoever registers.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Registry:
         self.brokers: dict[str, Broker] = {}
         self.clusters: dict[str, dict[str, None]] = {}
         self.topics: dict[str, dict[str, QueueData]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}  # a broker's, by its name
         self._live: dict[str, _Live] = {}
         self._queues = 0
 
@@ -98,9 +100,12 @@ class Registry:
         first = broker is None or said.broker_id not in broker.addresses
         live = self._live.get(said.address)
         taken = master and said.topics and (first or live is None or live.version != said.version)
-        self._check_room(said, taken=bool(taken), new=live is None)
+        self._check_room(said, taken=bool(taken), new=live is None or first)
         if broker is None:
             broker = self.brokers[said.name] = Broker(said.cluster, said.name)
+        elif broker.cluster != said.cluster:
+            self._leave_cluster(broker)
+            broker.cluster = said.cluster
         self.clusters.setdefault(said.cluster, {})[said.name] = None
         for broker_id, address in list(broker.addresses.items()):
             if address == said.address and broker_id != said.broker_id:
@@ -124,7 +129,8 @@ class Registry:
         return self._live[address].version.state_version > said.version.state_version
 
     def _check_room(self, said: Registration, *, taken: bool, new: bool) -> None:
-        if new and len(self._live) >= BROKERS_MAX:
+        # An address may stand under several names; then it is held several times.
+        if new and max(len(self._live), sum(len(one.addresses) for one in self.brokers.values())) >= BROKERS_MAX:
             raise RegistryFull(f"{BROKERS_MAX} brokers are registered, there is no room for another one")
         if taken:
             topics = said.topics or {}
@@ -136,6 +142,7 @@ class Registry:
     def _put(self, broker_name: str, topic: TopicConfig) -> None:
         held = self.topics.setdefault(topic.name, {})
         self._queues += broker_name not in held
+        self._topics_of.setdefault(broker_name, {})[topic.name] = None
         held[broker_name] = QueueData(
             broker_name, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag
         )  # fmt: skip
@@ -170,19 +177,27 @@ class Registry:
         if broker.addresses:
             return
         self.brokers.pop(broker.name, None)
-        for cluster, names in list(self.clusters.items()):
-            names.pop(broker.name, None)
-            if not names:
-                del self.clusters[cluster]
-        for topic in list(self.topics):
+        self._leave_cluster(broker)
+        for topic in list(self._topics_of.get(broker.name, {})):
             self._drop_queue(topic, broker.name)
+
+    def _leave_cluster(self, broker: Broker) -> None:
+        names = self.clusters.get(broker.cluster, {})
+        names.pop(broker.name, None)
+        if not names:
+            self.clusters.pop(broker.cluster, None)
 
     def _drop_queue(self, topic: str, broker_name: str) -> None:
         held = self.topics.get(topic, {})
-        if held.pop(broker_name, None) is not None:
-            self._queues -= 1
-            if not held:
-                del self.topics[topic]
+        if held.pop(broker_name, None) is None:
+            return
+        self._queues -= 1
+        if not held:
+            del self.topics[topic]
+        topics = self._topics_of[broker_name]
+        del topics[topic]
+        if not topics:
+            del self._topics_of[broker_name]
 
     # --- questions ----------------------------------------------------------------------------------------------
     def route(self, topic: str) -> tuple[list[QueueData], list[Broker]] | None:
@@ -198,13 +213,11 @@ class Registry:
     # --- by hand ------------------------------------------------------------------------------------------------
     def set_permission(self, broker_name: str, *, keep: int, add: int) -> int:
         """Changes the permission of every topic at that broker; how many there are."""
-        count = 0
-        for held in self.topics.values():
-            queue = held.get(broker_name)
-            if queue is not None:
-                held[broker_name] = dataclasses.replace(queue, perm=queue.perm & keep | add)
-                count += 1
-        return count
+        topics = self._topics_of.get(broker_name, {})
+        for topic in topics:
+            queue = self.topics[topic][broker_name]
+            self.topics[topic][broker_name] = dataclasses.replace(queue, perm=queue.perm & keep | add)
+        return len(topics)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """In all clusters, or in one."""

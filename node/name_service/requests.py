@@ -3,20 +3,24 @@
 A stand-alone name server serves all of them; a broker of ours serves them too, for its own cluster. Keys and values
 (100 to 102, 219) are kept in memory: `ORDER_TOPIC_CONFIG`, which each registration is answered with, and others.
 
-Invariants: a request that is refused changes nothing; keys and values are bounded, in number and length.
+Invariants: a request that is refused changes nothing; keys and values are bounded, in number and length; the topics of
+a long registration are read beside the loop, and brokers that come and go behind it wait for their turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from node.name_service.registrations import read_registration
+from node.name_service.registrations import Topics, read_registration
 from node.name_service.registry import Broker, QueueData, Registration, Registry, RegistryFull
 from node.protocol.entry import crc32
-from node.rocketmq.bodies import NAME_CHARS_MAX, PERM_READ, PERM_WRITE
+from node.rocketmq.bodies import NAME_CHARS_MAX, PERM_READ, PERM_WRITE, DataVersion
 from node.rocketmq.codes import VERSION_STANDARD_JSON, Answer, Request
-from node.rocketmq.dispatch import Call, Handler, Refusal, Reply
+from node.rocketmq.dispatch import Call, Handler, Refusal, Reply, reply_of
 from node.rocketmq.header_fields import read_header, write_header
 from node.rocketmq.headers import (
     AddedAnswer,
@@ -39,7 +43,10 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 KEYS_MAX: Final = 4096
 VALUE_CHARS_MAX: Final = 16 * 1024
+BESIDE_BYTES: Final = 64 * 1024  # a body that is longer is read in a thread: 16 MiB take more than a second
 _CRC_MASK: Final = 0x7FFFFFFF
+Said = tuple[DataVersion, Topics | None]
+T = TypeVar("T")
 
 
 class NameService:
@@ -49,6 +56,8 @@ class NameService:
         self.registry = registry
         self._now_ms = now_ms
         self._values: dict[str, dict[str, str]] = {}  # by namespace; one that was used stays, as in Java
+        self._reader = ThreadPoolExecutor(1, "registrations")  # its thread starts with the first long body
+        self._waiting = 0  # requests that the reader has
 
     def handlers(self) -> Mapping[int, Handler]:
         """By request code."""
@@ -69,30 +78,59 @@ class NameService:
         }
 
     # --- brokers ------------------------------------------------------------------------------------------------
-    def _register(self, call: Call) -> Reply:
+    def _register(self, call: Call) -> Reply | None:
         said = read_header(RegisterBrokerRequest, call.request.fields)
         body = call.request.body
-        if said.body_crc32 and said.body_crc32 != crc32(body) & _CRC_MASK:
-            raise Refusal(Answer.SYSTEM_ERROR, "crc32 not match", {})
         _check_names(said.broker_name, said.broker_addr, said.cluster_name, said.ha_server_addr)
         if said.broker_id < 0:
             raise BodyError(f"brokerId {said.broker_id} is no id of a broker")
-        version, topics = read_registration(body, compressed=said.compressed)
+
+        def read() -> Said:
+            if said.body_crc32 and said.body_crc32 != crc32(body) & _CRC_MASK:
+                raise Refusal(Answer.SYSTEM_ERROR, "crc32 not match", {})
+            return read_registration(body, compressed=said.compressed)
+
+        return self._in_turn(call, read, partial(self._registered, call, said))
+
+    def _registered(self, call: Call, said: RegisterBrokerRequest, found: Said) -> Reply:
+        if call.peer.closed:  # nobody would take it off again
+            raise Refusal(Answer.SYSTEM_ERROR, "the connection has ended")
         registration = Registration(
-            said.cluster_name, said.broker_name, said.broker_addr, said.broker_id, said.ha_server_addr, version, topics
+            said.cluster_name, said.broker_name, said.broker_addr, said.broker_id, said.ha_server_addr, *found
         )
         try:
-            found = self.registry.register(registration, self._now_ms(), call.peer)
+            held = self.registry.register(registration, self._now_ms(), call.peer)
         except RegistryFull as error:
             raise Refusal(Answer.SYSTEM_ERROR, str(error), {}) from None
-        answer = RegisterBrokerAnswer(found.ha_address, found.master_address)
+        answer = RegisterBrokerAnswer(held.ha_address, held.master_address)
         table = self._values.get(ORDER_TOPIC_CONFIG)
         return Reply(fields=write_header(answer), body=b"" if table is None else dump({"table": table}))
 
-    def _unregister(self, call: Call) -> Reply:
+    def _unregister(self, call: Call) -> Reply | None:
         said = read_header(UnregisterBrokerRequest, call.request.fields)
-        self.registry.unregister(said.broker_name, said.broker_addr, said.broker_id)
-        return Reply()
+
+        def unregistered(_: None) -> Reply:
+            self.registry.unregister(said.broker_name, said.broker_addr, said.broker_id)
+            return Reply()
+
+        return self._in_turn(call, lambda: None, unregistered)
+
+    def _in_turn(self, call: Call, read: Callable[[], T], answer: Callable[[T], Reply]) -> Reply | None:
+        """`answer` of what `read` found: at once where the body is short and no long one is being read."""
+        if not self._waiting and len(call.request.body) <= BESIDE_BYTES:
+            return answer(read())
+        loop = asyncio.get_running_loop()
+        self._waiting += 1
+        under_way = loop.run_in_executor(self._reader, read)
+
+        def done(found: asyncio.Future[T]) -> None:
+            self._waiting -= 1
+            reply, _sound = reply_of(lambda _call: answer(found.result()), call)
+            if reply is not None:
+                call.answer(reply)
+
+        under_way.add_done_callback(done)
+        return None
 
     def _cluster_info(self, call: Call) -> Reply:
         brokers = {one.name: _broker(one, quoted=False) for one in self.registry.brokers.values()}

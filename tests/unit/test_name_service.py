@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import re
 import signal
@@ -11,7 +13,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -19,13 +21,14 @@ from app.cli import run
 from node.name_service import registry as rules
 from node.name_service.__main__ import main, name_server
 from node.name_service.registry import EXPIRES_AFTER_MS, Registered, Registration, Registry, RegistryFull
-from node.name_service.requests import NameService
+from node.name_service.requests import BESIDE_BYTES, NameService
 from node.protocol.entry import crc32
 from node.rocketmq.bodies import DataVersion, TopicConfig, topics_answer
 from node.rocketmq.codes import Request
 from node.rocketmq.command import Command, encode
 from node.rocketmq.dispatch import Dispatcher
 from node.rocketmq.java_json import dump, load
+from node.rocketmq.server import RemotingServer
 from tests.ports import free_ports
 from tests.unit.client_wire import FakePeer, Wire
 
@@ -140,6 +143,22 @@ def test_what_has_no_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     registry.register(said("a:1", counter=2), 0, "a")
 
 
+def test_neither_names_nor_clusters_of_one_address_are_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "BROKERS_MAX", 3)
+    registry = Registry()
+    for cluster in "ABC":
+        registry.register(dataclasses.replace(said(), cluster=cluster), 0, "a")
+    assert registry.clusters == {"C": {"b": None}}
+    registry.register(said(name="b2"), 0, "a")
+    registry.register(said(name="b2", broker_id=1), 0, "a")  # the address has another id there now
+    registry.register(said(name="b3"), 0, "a")
+    with pytest.raises(RegistryFull, match="3 brokers"):
+        registry.register(said(name="b4"), 0, "a")
+    registry.register(said(name="b3", counter=2), 0, "a")
+    registry.owner_gone("a")
+    assert not (registry.brokers or registry.clusters or registry.topics)
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 FIELDS = {"brokerName": "b", "brokerAddr": "a:1", "clusterName": "C", "brokerId": "0", "haServerAddr": "a:2"}
 BODY = dump({"topicConfigSerializeWrapper": json.loads(topics_answer(DataVersion(1, 2), [TOPIC]))})
@@ -221,15 +240,20 @@ def on_a_server(work: Callable[[int, Registry], None]) -> None:
     """`work` runs in a thread beside the server's loop."""
 
     async def run() -> None:
-        registry = Registry()
-        server = name_server(NameService(registry, lambda: 0))
-        port = await server.listen("127.0.0.1", 0)
-        try:
+        async with a_server() as (port, registry, _server):
             await asyncio.to_thread(work, port, registry)
-        finally:
-            server.close()
 
     asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def a_server() -> AsyncIterator[tuple[int, Registry, RemotingServer]]:
+    registry = Registry()
+    server = name_server(NameService(registry, lambda: 0))
+    try:
+        yield await server.listen("127.0.0.1", 0), registry, server
+    finally:
+        server.close()
 
 
 def until(said_so: Callable[[], bool]) -> None:
@@ -257,6 +281,57 @@ def test_many_requests_in_one_piece_and_in_bytes_are_answered_in_order() -> None
         until(lambda: not registry.brokers)  # its connection ended
 
     on_a_server(work)
+
+
+def test_brokers_come_and_go_in_order_where_a_long_registration_is_read_beside_the_loop() -> None:
+    def work(port: int, registry: Registry) -> None:
+        wire, other = Wire(port), Wire(port)
+        body = packed([f"topic-{number}-{'y' * 90} 8 8 6 SINGLE_TAG" for number in range(20_000)])
+        long = zlib.compress(zlib.decompress(body), 0)
+        assert len(long) > BESIDE_BYTES
+        wire.send(103, FIELDS | {"compressed": "true"}, long)
+        wire.send(104, FIELDS)
+        assert [wire.receive().code, wire.receive().code] == [0, 0] and not registry.brokers
+        wire.send(103, FIELDS | {"compressed": "true"}, long[:-1])
+        wire.send(103, FIELDS, BODY)
+        assert [wire.receive().code, wire.receive().code] == [1, 0] and set(registry.topics) == {"T"}
+        wire.send(103, FIELDS | {"compressed": "true"}, long)
+        wire.close()  # before it is read
+        assert other.ask(106).code == 0
+        until(lambda: not registry.brokers)
+        other.close()
+
+    on_a_server(work)
+
+
+def test_short_requests_with_long_answers_wait_until_the_answers_before_them_are_taken() -> None:
+    """Else a read of 64 KiB would make as many answers as it has requests: gigabytes."""
+
+    def work(port: int, server: RemotingServer) -> None:
+        wire = Wire(port)
+        assert wire.ask(106).code == 0  # who has asked for nothing that is served may go soon
+        for _ in range(4):  # so that much is read at once from now on
+            wire.socket.sendall(b"".join(encode(Command(9999, 0)) for _ in range(800)))
+            assert {wire.receive().code for _ in range(800)} == {3}
+        wire.socket.sendall(b"".join(encode(Command(206, one)) for one in range(100)))
+        (connection,) = server.connections
+        most = 0
+        for number in range(100):
+            answer = wire.receive()
+            assert (answer.opaque, answer.code) == (number, 0) and len(answer.body) > 1_000_000
+            most = max(most, connection.backlog_bytes)
+        assert most < 8 * 1024 * 1024
+        assert wire.ask(9999).code == 3  # it is read from again
+        wire.close()
+
+    async def run() -> None:
+        async with a_server() as (port, registry, server):
+            for part in range(2):
+                names = [f"topic-{part}-{number}-{'y' * 110}" for number in range(5000)]
+                registry.register(said(name=f"b{part}", topics=tuple(TopicConfig(one) for one in names)), 0, "x")
+            await asyncio.to_thread(work, port, server)
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

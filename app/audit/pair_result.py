@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from app.audit.classify import Finding, names
+from app.audit.classify import names
 from app.audit.pair_compare import Fact, Seen
 from app.audit.pair_logs import PairLog
 from app.audit.result import FINDINGS_MAX
@@ -43,14 +43,27 @@ SEEN_CLASS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class PairFinding(Finding):
-    """`count`: records."""
+class PairFinding:
+    """As every audit's, of offsets; `count`: records."""
 
+    cls: str
+    severity: str
+    replicas: tuple[str, ...]
+    from_index: int
+    to_index: int
+    detail: str
+    good: tuple[str, ...] = ()
+    sides: tuple[dict[str, Any], ...] = ()
     count: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        # Not `super()`: slots make the class anew.
-        return {**Finding.as_json(self), "means": MEANS[self.cls], "records": self.count}
+        row: dict[str, Any] = {
+            "class": self.cls, "severity": self.severity, "replicas": list(self.replicas),
+            "from_index": self.from_index, "to_index": self.to_index, "detail": self.detail,
+        }  # fmt: skip
+        row |= {"good": list(self.good)} if self.good else {}
+        row |= {"sides": list(self.sides)} if self.sides else {}
+        return {**row, "means": MEANS[self.cls], "records": self.count}
 
 
 def finding(cls: str, logs: Sequence[str], begin: int, end: int, detail: str, **more: Any) -> PairFinding:

@@ -69,16 +69,34 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
     if down:
         rest = f"{reason_of(down[0])} Its member still votes; clients cannot read there."
         return Sentence("attention", f"The broker of {names(one.member_id for one in down)} is down.", rest)
-    assert master.said is not None
-    lost = [one.address for one in master.said.name_servers if one.registered_at is None]
-    if lost and len(lost) == len(master.said.name_servers):
-        rest = f"{names(lost)} cannot be reached: clients that ask there do not find it."
-        return Sentence("attention", f"The master, {master.member_id}, is registered nowhere.", rest)
+    if unregistered := [(one, lost) for one in brokers if (lost := lost_at(one))]:
+        return unregistered_sentence(master, unregistered)
     if silent:
         return Sentence(
             "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
         )
     return Sentence("ok", f"{master.member_id} is master, and every broker's dispatch is in step.", "")
+
+
+def lost_at(one: MemberBroker) -> list[str]:
+    """The name servers that this broker is not registered at."""
+    said = one.said
+    if said is None or said.role is None:
+        return []
+    return [server.address for server in said.name_servers if server.registered_at is None]
+
+
+def unregistered_sentence(master: MemberBroker, unregistered: Sequence[tuple[MemberBroker, list[str]]]) -> Sentence:
+    """Who is found nowhere, or where somebody is not found."""
+    of_master = next((lost for one, lost in unregistered if one is master), [])
+    if master.said is not None and of_master and len(of_master) == len(master.said.name_servers):
+        rest = f"{names(of_master)} cannot be reached: clients that ask there do not find it."
+        return Sentence("attention", f"The master, {master.member_id}, is registered nowhere.", rest)
+    who = names(one.member_id for one, _ in unregistered)
+    where = names(sorted({address for _, lost in unregistered for address in lost}))
+    is_ = "are" if len(unregistered) > 1 else "is"
+    rest = "Clients that ask there do not find what they look for; it is tried again every second."
+    return Sentence("attention", f"{who} {is_} not registered at {where}.", rest)
 
 
 def stopped_dispatch(one: MemberBroker) -> str:
@@ -139,6 +157,10 @@ def lag_in_words(group: ConsumerGroup) -> str:
     if not group.lag_messages:
         return "nothing"
     return f"{group.lag_messages:,} messages, the oldest for {fmt.duration_ms(group.lag_ms)}"
+
+
+def rate_in_words(per_s: float | None) -> str:
+    return fmt.UNKNOWN if per_s is None else f"{per_s:,.1f}"
 
 
 def perm_in_words(perm: int) -> str:

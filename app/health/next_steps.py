@@ -11,7 +11,7 @@ import shlex
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, REFUSED, STARTS_AGAIN, Advice
+from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, REFUSED, SCRUB, STARTS_AGAIN, Advice
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
@@ -38,6 +38,10 @@ STARTED_ELSEWHERE: Final = (
 AWAY_TO_SCRUB: Final = (
     "{status}",
     "bring {node} back first; once this shows it again, have it read all of its log and mend it (`quorumscope scrub`)",
+)
+AWAY_FIRST: Final = (
+    "{status}",
+    "bring {node} back first; once this shows it again, it says itself what its broker is",
 )
 WHICH_MEMBER: Final = (
     "read on the audit's page which entries on which replica, have those members mend them, and audit again"
@@ -70,6 +74,8 @@ def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[
     if "{start}" in advice.command and not fields["start"]:
         return STARTED_ELSEWHERE
     if "{own_url}" in advice.command and not fields["own_url"]:
+        if advice.command != SCRUB:
+            return AWAY_FIRST
         return AWAY_TO_SCRUB if fields["node"] != THE_MEMBER else ("{audit}", WHICH_MEMBER)
     return advice.command, advice.step
 

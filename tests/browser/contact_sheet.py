@@ -18,6 +18,7 @@ from playwright.sync_api import Browser
 
 from app.resources import resource
 from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.message_states import Brokers
 from tests.browser.states import (
     GROUP,
     STATES,
@@ -25,7 +26,6 @@ from tests.browser.states import (
     prepared,
     put_in_state,
 )
-from tests.unit.fake_control import FakeGroup
 
 SETTLES_S = 4.0
 TILE_HEIGHT = 900
@@ -88,7 +88,7 @@ def main() -> None:
     with (
         patch("app.console.audit_pages.entry_on_all", held_entries),
         tempfile.TemporaryDirectory() as place,
-        running_console(Path(place), group=FakeGroup()) as console,
+        running_console(Path(place), group=Brokers()) as console,
         chromium() as browser,
     ):
         out.write_bytes(sheet(browser, pictures(console, browser)))

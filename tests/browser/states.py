@@ -25,6 +25,7 @@ from app.db.models import AlertWindow
 from app.notify.outbox import Health, Message
 from app.notify.routes import NewRoute
 from tests.browser.kit import Console
+from tests.browser.message_states import PAGES as MESSAGE_PAGES
 from tests.unit.fake_control import FakeGroup
 
 Json = dict[str, Any]
@@ -273,7 +274,7 @@ def pages_of(audit_id: str, operation_id: str) -> dict[str, str]:
         "second-factor": "/account/second-factor", "trail": "/admin-trail", "addresses": f"{GROUP}/addresses",
         "new": "/clusters/new", "missing": f"{GROUP}/nodes/n9",
         "notifications": "/notifications", "route-new": "/notifications/new",
-        "alert": "/notifications/problems/_console/route_not_delivering%3Aops",
+        "alert": "/notifications/problems/_console/route_not_delivering%3Aops", **MESSAGE_PAGES,
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.message_states import Brokers
 from tests.browser.states import (
     GROUP,
     SCHEMES,
@@ -42,7 +43,7 @@ SHORT: Final = [("cut-off", 360, "dark"), ("flipped", 1280, "light")]
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.console.audit_pages.entry_on_all", held_entries)
-        with running_console(tmp_path_factory.mktemp("pages"), group=FakeGroup()) as one:
+        with running_console(tmp_path_factory.mktemp("pages"), group=Brokers()) as one:
             until(lambda: "demo" in one.app.state.console.watches)
             yield one
 

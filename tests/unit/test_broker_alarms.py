@@ -102,3 +102,14 @@ def test_a_problem_says_what_to_do() -> None:
     assert (one.code, one.node_id, one.severity) == ("alarm_broker_down", "n1", "attention")
     assert one.command is not None and one.command.startswith("quorumscope broker list --node http")
     assert one.docs == "docs/problems.md#a-broker-is-not-well" and "broker" in one.means
+
+
+def test_of_a_member_that_is_away_no_step_asks_its_broker_nor_reads_its_log_again() -> None:
+    story = Story()
+    story.group.nodes["n1"].alarms = [AlarmView(code="broker_dispatch_behind", severity="warning").to_json()]
+    story.look(8)
+    story.group.nodes["n1"].alive = False
+    found = {one.code: one for one in story.look(8).problems}
+    step = found["alarm_broker_dispatch_behind"]
+    assert step.command is not None and step.command.startswith("quorumscope status --node http")
+    assert "scrub" not in step.next_step and "bring n1 back" in step.next_step

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from app.console.messages_view import MemberBroker, master_of, sentence_of, timeline_of
 from node.views.message_answers import Broker
-from tests.process.group import ROOT
 from tests.unit.console_kit import Kit, run, running
-from tests.unit.fake_control import FakeGroup, FakeNode
+from tests.unit.fake_brokers import BrokerGroup, example
 
-Json = dict[str, Any]
-EXAMPLES: Json = json.loads((ROOT / "node/control/examples.json").read_text())
 PAGE = "/clusters/demo/messages"
 pytestmark = pytest.mark.usefixtures("samples_stay_new")
 
 
-def example(operation: str) -> Json:
-    return copy.deepcopy(EXAMPLES[operation]["response"])
-
-
 def broker(**changes: Any) -> Broker:
     return Broker.model_validate({**example("get /api/v1/broker"), **changes})
-
-
-class BrokerGroup(FakeGroup):
-    """Answers as a node's own examples say; `silent`: whose broker is down."""
-
-    silent: frozenset[str] = frozenset()
-    has_brokers = True
-
-    def answer(self, node: FakeNode, request: httpx2.Request, path: list[str]) -> tuple[int, Json]:
-        method, params = request.method.lower(), request.url.params
-        if path[0] == "state":
-            status, state = super().answer(node, request, path)
-            return status, state | ({"broker": f"127.0.0.1:{10911 + int(node.id[1:])}"} if self.has_brokers else {})
-        if path[0] == "broker":
-            said = example("get /api/v1/broker") | {"self_id": node.id}
-            if node.id in self.silent:
-                return 200, said | {"broker": "down", "reason": "It does not run.", "role": None, "dispatch": None,
-                                    "counts": None, "role_changes": []}  # fmt: skip
-            leads = node is self.leader
-            return 200, said | {"role": "MASTER" if leads else "SLAVE", "broker_id": 0 if leads else 2}
-        if path[0] in ("topics", "consumer-groups", "messages"):
-            named = {"topics": "/{topic}", "consumer-groups": "/{consumer_group}"}.get(path[0], "")
-            rest = "".join(f"/{one}" for one in path[2:])
-            if params.get("key") == "nobody's":
-                return 422, {"title": "Invalid request", "detail": "key: not with the way that was chosen"}
-            return 200, example(f"{method} /api/v1/{path[0]}{named if len(path) > 1 else ''}{rest}")
-        return super().answer(node, request, path)
 
 
 def over(tmp_path: Path, work: Callable[[Kit], Awaitable[None]], group: BrokerGroup | None = None) -> None:
@@ -180,6 +144,10 @@ def test_the_sentence_says_the_worst_that_is_known() -> None:
     assert headline(broker(role="MASTER", dispatch=slow), slave)[0] == "critical"
     assert headline(master, broker(role="SLAVE", dispatch=stopped))[1].startswith("Dispatch stands at n1")
     assert headline(broker(role="MASTER", name_servers=lost))[1] == "The master, n0, is registered nowhere."
+    half = [*lost, {"address": "i:1", "registered_at": "2026-01-01T00:00:00.000Z"}]
+    assert headline(broker(role="MASTER", name_servers=half))[1] == "n0 is not registered at h:1."
+    found = headline(master, broker(role="SLAVE", name_servers=lost), broker(role="SLAVE", name_servers=half))
+    assert found == ("attention", "n1 and n2 are not registered at h:1.")
 
 
 def test_the_master_of_the_newest_term_is_the_master() -> None:

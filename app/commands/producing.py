@@ -49,6 +49,8 @@ class Producing:
                 sending.cancel()
                 await asyncio.wait([sending])
                 self._count_open()
+            if not sending.cancelled():
+                sending.result()  # what ended the reading, where that was no line
 
     async def _send_all(self, producer: MessageProducer) -> None:
         from node.message_client import ClientError

@@ -168,7 +168,8 @@ def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: 
     """One that the table of flags had and the command had not ended every `quorumscope node` with a traceback."""
     given = {flag: "kv" if flag == "--state-machine" else "sync" if flag == "--flush" else "n0" for flag in NODE_FLAGS}
     given |= {"--peers": PEERS, "--control": "127.0.0.1:2", "--log-level": "info", "--log-format": "json"}
-    del given["--broker"]  # excludes a state machine
+    for flag in ("--broker", "--role", "--ha", "--ha-peers"):  # exclude a state machine
+        del given[flag]
     given["--group-token"] = "a-token-of-sixteen-or-more"
     started: list[list[str]] = []
     monkeypatch.setattr("signal.pthread_sigmask", lambda *_: None)  # it is for the process that would follow
@@ -177,4 +178,6 @@ def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: 
     run(["node", *switches, *(word for flag, value in given.items() if flag not in SWITCHES for word in (flag, value))])
     run(["node", "--join", "--id", "n0", "--peers", PEERS])
     run(["node", "--broker", "127.0.0.1:3", "--id", "n0", "--peers", PEERS])
-    assert len(started) == 3 and set(NODE_FLAGS) <= {*started[0], *started[1], *started[2]}
+    pair = ["--role", "sync_master", "--ha", "127.0.0.1:4", "--ha-peers", "127.0.0.1:5"]
+    run(["node", "--broker", "127.0.0.1:3", "--id", "n0", "--group", "pair", *pair])
+    assert len(started) == 4 and set(NODE_FLAGS) <= {word for words in started for word in words}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,15 @@ def test_a_line_that_is_wrong_ends_it_when_those_before_it_have_their_outcome(
     assert run(["produce", "T", str(tmp_path / "absent")]) == Exit.USAGE
     fake.outcomes = ("a",)
     assert run(["produce", "T", "--name-server", "127.0.0.1:1", "--body", "x", "--key", "a\x01b"]) == Exit.FINE
+
+
+def test_input_that_cannot_be_read_any_more_is_no_end(fake: type[FakeProducer]) -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"1"
+        raise OSError("the disk is gone")
+
+    fake.outcomes = ("a",)
+    producing = Producing(messages_of(lines(), Form.TEXT, PLAIN, delay_level), as_json=True)
+    with pytest.raises(OSError, match="the disk is gone"):
+        asyncio.run(producing.run([], "g", 1.0))
+    assert producing.stored == 1

@@ -1,0 +1,251 @@
+"""Attacks on a port of RocketMQ's remoting (SAFETY C10), drawn from a seed (ATTACK_SEED has others drawn).
+
+A name server's process stands for all such ports: a broker's two and its name service are the same `RemotingServer`.
+Each attack leaves all as it was: the broker that registered is routed to, byte for byte, memory grew by a bound, and
+connections get in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.command import COMMAND_BYTES_MAX, HEADER_BYTES_MAX, Command, decode, encode
+from tests.attack.memory import Memory
+
+pytestmark = pytest.mark.process
+SEED: Final = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
+WITHIN_S: Final = 60.0
+MEMORY_MIB: Final = 96  # 64 MiB are the bound of what is unfinished; the rest is what answering takes
+BROKERS_MAX: Final = 1024
+TOPIC: Final = "Flights"
+
+
+def drawn(name: str) -> random.Random:
+    print(f"ATTACK_SEED={SEED} ({name})")
+    return random.Random(f"{SEED} {name}")
+
+
+class Caller:
+    """One connection that asks and waits for the answer."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Caller:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def ask(self, code: int, body: bytes = b"", **fields: str) -> Command:
+        self.socket.sendall(encode(Command(code, 1, fields=fields, body=body)))
+        return self.answer()
+
+    def answer(self) -> Command:
+        """Raises EOFError where the server closed the connection."""
+        head = self._file.read(4)
+        if len(head) < 4:
+            raise EOFError
+        return decode(head + self._file.read(*struct.unpack(">i", head)))
+
+    def route(self) -> Command:
+        return self.ask(Request.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC)
+
+    def register(self, name: str, address: str, body: bytes = b"", **more: str) -> Command:
+        said = {"brokerName": name, "brokerAddr": address, "clusterName": "c", "haServerAddr": "", "brokerId": "0"}
+        return self.ask(Request.REGISTER_BROKER, body, **(said | more))
+
+
+class Attacked:
+    """The name server's process, and a broker that is registered with it all the time."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self.log = folder / "log"
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "node.name_service", "--listen", f"127.0.0.1:{self.port}"],
+                stdout=subprocess.DEVNULL, stderr=out,
+            )  # fmt: skip
+        while b"listening on" not in self.log.read_bytes():
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.05)
+        self.broker = Caller(self.port)
+        table = {TOPIC: {"topicName": TOPIC, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
+        version = {"timestamp": 1, "counter": 1, "stateVersion": 1}
+        topics = json.dumps(
+            {"topicConfigSerializeWrapper": {"topicConfigTable": table, "dataVersion": version}}
+        ).encode()
+        assert self.broker.register("honest", "127.0.0.1:10911", topics).code == Answer.SUCCESS
+        self.before = self.broker.route()
+        assert self.before.code == Answer.SUCCESS
+        with Caller(self.port) as one:  # what a first request takes is no attack's
+            assert one.route() == self.before
+
+    def unharmed(self) -> None:
+        """The broker's connection is there, a new one gets in, and both are answered as before."""
+        assert self.process.poll() is None, self.log.read_text()
+        assert self.broker.route() == self.before
+        with Caller(self.port) as one:
+            assert one.route() == self.before
+
+    def close(self) -> None:
+        self.broker.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    one = Attacked(tmp_path_factory.mktemp("remoting"))
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def framed(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
+    return struct.pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
+
+
+def _lying_length(rng: random.Random) -> bytes:
+    return struct.pack(
+        ">iI", rng.choice([-1, 0, 3, 2**31 - 1, COMMAND_BYTES_MAX]), rng.randrange(2**32)
+    ) + rng.randbytes(64)
+
+
+def _long_header(rng: random.Random) -> bytes:
+    return framed(b" " * (HEADER_BYTES_MAX + rng.randrange(1, 4 * 2**20)))
+
+
+def _deep_header(rng: random.Random) -> bytes:
+    return framed(b'{"extFields":' + b"[" * rng.randrange(10_000, HEADER_BYTES_MAX - 20))
+
+
+def _many_fields(rng: random.Random) -> bytes:
+    fields = {f"k{number}": "v" for number in range(rng.randrange(65, 10_000))}
+    return framed(json.dumps({"code": Request.GET_ROUTEINFO_BY_TOPIC, "extFields": fields}).encode())
+
+
+def _lying_binary(rng: random.Random) -> bytes:
+    head = struct.pack(">hBhiii", Request.GET_ROUTEINFO_BY_TOPIC, 0, 1, 1, 0, rng.choice([-1, 2**31 - 1, 1000]))
+    return framed(head + struct.pack(">i", rng.choice([-1, 2**31 - 1, 7])) + rng.randbytes(rng.randrange(40)), kind=1)
+
+
+def _noise(rng: random.Random) -> bytes:
+    return framed(rng.randbytes(rng.randrange(1, 4096)), rng.randbytes(rng.randrange(4096)), rng.choice([0, 1, 2, 255]))
+
+
+BROKEN: Final[list[Callable[[random.Random], bytes]]] = [
+    _lying_length, _long_header, _deep_header, _many_fields, _lying_binary, _noise,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", BROKEN, ids=lambda make: make.__name__.strip("_"))
+def test_bytes_that_are_no_command_end_their_own_connection(
+    attacked: Attacked, make: Callable[[random.Random], bytes]
+) -> None:
+    rng = drawn(make.__name__)
+    with Memory(attacked.process.pid) as memory:
+        for _ in range(20):
+            with Caller(attacked.port) as stranger:
+                try:
+                    stranger.socket.sendall(make(rng))
+                    stranger.socket.shutdown(socket.SHUT_WR)
+                    while True:
+                        assert stranger.answer().code != Answer.SUCCESS
+                except (EOFError, OSError):
+                    pass
+    assert memory.most_mib < MEMORY_MIB
+    attacked.unharmed()
+
+
+def test_idle_connections_take_no_place_from_others(attacked: Attacked) -> None:
+    rng = drawn("idle")
+    with ExitStack() as held:
+        for number in range(rng.randrange(400, 700)):  # 256 places are for those who have shown nothing
+            one = socket.create_connection(("127.0.0.1", attacked.port), timeout=WITHIN_S)
+            held.callback(one.close)
+            if rng.random() < 0.5:
+                one.send(struct.pack(">iI", 2000, 1000)[: rng.randrange(1, 8)])
+            if number % 100 == 0:
+                attacked.unharmed()
+        attacked.unharmed()
+    attacked.unharmed()
+
+
+def test_unfinished_commands_take_bounded_memory(attacked: Attacked) -> None:
+    rng = drawn("unfinished")
+    with ExitStack() as held, Memory(attacked.process.pid) as memory:
+        for _ in range(30):
+            one = socket.create_connection(("127.0.0.1", attacked.port), timeout=WITHIN_S)
+            held.callback(one.close)
+            bytes_ = rng.randrange(8 * 2**20, COMMAND_BYTES_MAX - 16)
+            try:
+                one.sendall(struct.pack(">iI", bytes_, 100) + bytes(bytes_ - rng.randrange(5, 1000)))
+            except OSError:
+                continue  # it was closed while it sent
+        attacked.unharmed()
+    assert memory.most_mib < MEMORY_MIB
+    attacked.unharmed()
+
+
+def test_what_is_packed_is_not_unpacked_beyond_a_bound(attacked: Attacked) -> None:
+    rng = drawn("packed")
+    with Memory(attacked.process.pid) as memory, Caller(attacked.port) as stranger:
+        for _ in range(5):
+            bomb = zlib.compress(bytes(rng.randrange(17, 200) * 2**20), 9)
+            answer = stranger.register("bomb", "10.0.0.1:1", bomb, compressed="true")
+            assert answer.code == Answer.SYSTEM_ERROR
+            assert "16777216 bytes" in (answer.remark or "")
+    assert memory.most_mib < MEMORY_MIB
+    attacked.unharmed()
+
+
+def test_brokers_that_are_none_are_refused_with_the_reason_and_leave_nothing(attacked: Attacked) -> None:
+    rng = drawn("registrations")
+    with Memory(attacked.process.pid) as memory, Caller(attacked.port) as stranger:
+        refused = []
+        for number in range(BROKERS_MAX + rng.randrange(20, 200)):
+            answer = stranger.register(f"b{number}", f"10.0.{number >> 8}.{number & 255}:10911")
+            refused += [answer] if answer.code != Answer.SUCCESS else []
+        assert refused
+        assert all("no room for another one" in (one.remark or "") for one in refused)
+        attacked.unharmed()
+    assert memory.most_mib < MEMORY_MIB
+    with Caller(attacked.port) as one:
+        while b'"b0"' in bytes(one.ask(Request.GET_BROKER_CLUSTER_INFO).body):  # its connection's end is seen soon
+            pass
+    attacked.unharmed()
+
+
+def test_a_strangers_words_reach_no_log_as_they_are(attacked: Attacked) -> None:
+    rng = drawn("words")
+    with Caller(attacked.port) as stranger:
+        for _ in range(50):
+            words = "".join(rng.choice(["\x1b[2J", "\n2026 ERROR", "\x00", "\u202e", "a", "\r"]) for _ in range(9))
+            stranger.register(words, words, haServerAddr=words)
+            stranger.ask(rng.randrange(30_000), topic=words)
+            stranger.ask(Request.UNREGISTER_BROKER, brokerName=words, brokerAddr=words, clusterName="c", brokerId="0")
+    attacked.unharmed()
+    said = attacked.log.read_bytes()
+    assert b"\x1b" not in said
+    assert b"\n2026 ERROR" not in said

@@ -43,6 +43,29 @@ def append_table(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def ha_table(result: dict[str, Any]) -> list[str]:
+    """A master and its slave: sends that wait, lag, catching up."""
+    lines = []
+    for name, words in (("sync_one", "SYNC_MASTER, one at a time"), ("sync_many", "SYNC_MASTER, many in flight")):
+        row = result[name]
+        cpu_us = row["cpu_us_per_send"]
+        cost = "" if cpu_us is None else f", CPU {cpu_us:.1f} us a send"
+        lines.append(
+            f"{words:<28} {row['in_flight']:>5,} in flight {row['sends_per_s']:>9,.0f} a second,"
+            f" p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms{cost}"
+        )
+    lag, there = result["lag"], result["catch_up"]
+    lines.append(
+        f"ASYNC_MASTER, {lag['sends_per_s']:,.0f} sends a second: the slave is {lag['lag_p50_ms']:.0f} ms behind"
+        f" (p99 {lag['lag_p99_ms']:.0f} ms, {lag['looks']} looks)"
+    )
+    lines.append(
+        f"an empty slave: {there['bytes'] / 1e6:,.0f} MB in {there['seconds']:.1f} s ({there['mb_per_s']:,.0f} MB/s),"
+        f" in its queues after {there['dispatched_seconds']:.1f} s ({there['messages_per_s']:,.0f} messages a second)"
+    )
+    return lines
+
+
 def kv_table(result: dict[str, Any]) -> list[str]:
     """One line for each kind of request."""
     first = result["results"][0]

@@ -19,7 +19,7 @@ from app.bench.report import (
     stalls_text,
     undisturbed_table,
 )
-from app.commands import bench_kv, bench_messages
+from app.commands import bench_ha, bench_kv, bench_messages
 from app.commands.bench_options import (
     AgainstOption,
     BodyOption,
@@ -51,6 +51,7 @@ Examples:
   quorumscope bench append --via rest
   quorumscope bench kv --rounds 7
   quorumscope bench messages --rounds 5
+  quorumscope bench ha --fill-mb 5000
   quorumscope bench snapshot --state-mb 100 --rounds 3
   quorumscope bench retention --files 3 --file-mb 64
   quorumscope bench failover --runs 20 --load
@@ -379,4 +380,5 @@ def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
     bench_kv.register(commands)
     bench_messages.register(commands)
+    bench_ha.register(commands)
     app.add_typer(commands, name="bench", short_help="Measure on this machine.")

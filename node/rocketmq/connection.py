@@ -2,14 +2,15 @@
 
 Bytes go from the socket straight into the stream's buffer. Invariants: each whole command is handled once, in order; a
 connection whose bytes are no command is closed, as RocketMQ does; nothing is read from one that has more requests open
-than OPEN_MAX or does not take its answers, so what it makes us hold is bounded.
+than OPEN_MAX or does not take its answers, and what was read by then is handled when it does, so what it makes us hold
+is bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from node.protocol.entry import BytesLike
@@ -49,7 +50,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._load = load
         self._open, self._open_bytes = 0, 0
         self._out: list[BytesLike] = []  # what leaves together once all commands of one read were handled
+        self._out_bytes = 0
         self._reading = False
+        self._left: Sequence[Command | SendFrame] = ()  # of one read: handled when the answers before were taken
         self.address = ""
         self.whole_reads = 0
         self.active_at_s = 0.0  # by the loop's clock: something came or went
@@ -75,29 +78,50 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._note_active()
         commands = self._stream.filled(nbytes)
-        self._reading = True
-        for command in commands:
+        if commands:
+            self.whole_reads += 1
+            self._handle(commands)
+        elif self._stream.broken is None:
+            self._on_part(self)
+        if self._stream.broken is not None and not self._left and not self.closed:
+            self.close()
+
+    def _handle(self, commands: Sequence[Command | SendFrame]) -> None:
+        """In order, until their answers are as much as may wait to be taken: a short request may have a long one."""
+        self._reading, self._left = True, ()
+        for number, command in enumerate(commands, 1):
             if self.closed:
                 break
             self._on_command(self, command)
+            if self._out_bytes > WRITE_BUFFER_HIGH_BYTES and number < len(commands):
+                self._left = commands[number:]
+                self.stop_reading("answers")
+                asyncio.get_running_loop().call_soon(self._go_on)
+                break
         self._reading = False
         self._flush()
-        if commands:
-            self.whole_reads += 1
-        elif self._stream.broken is None:
-            self._on_part(self)
-        if self._stream.broken is not None and not self.closed:
-            self.close()
+
+    def _go_on(self) -> None:
+        """With what is left of a read, once the answers before it are taken."""
+        if self.closed or not self._left or self.backlog_bytes > WRITE_BUFFER_HIGH_BYTES:
+            return  # `resume_writing` comes back to it
+        self._handle(self._left)
+        if not self._left:
+            self.resume_reading("answers")
+            if self._stream.broken is not None:
+                self.close()
 
     def pause_writing(self) -> None:
         self.stop_reading("writes")
 
     def resume_writing(self) -> None:
+        self._go_on()
         self.resume_reading("writes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._out.clear()
+        self._left = ()
         self._stream.end()
         self._on_closed(self)
 
@@ -153,6 +177,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self._out.append(data)
+        self._out_bytes += len(data)
         if not self._reading and len(self._out) == 1:
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -161,6 +186,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._note_active()
             self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
+        self._out_bytes = 0
 
     def close(self) -> None:
         """Sends what is queued, then closes."""

@@ -214,6 +214,10 @@ class DispatchedLog:
         self.state.passed(piece.last_index)
         for listener in self.on_dispatched:
             listener(touched)
+        self._say_reached()
+
+    def _say_reached(self) -> None:
+        """To who waits for an entry that is dispatched."""
         if self._reached:
             for _index, done in [one for one in self._reached if one[0] <= self.dispatched_index]:
                 if not done.done():
@@ -307,6 +311,7 @@ class DispatchedLog:
                     self.dispatcher, point = dispatcher, dispatcher.point
                     self.dispatched_index, self.end_position = point.index, point.position
                     self.last_term = point.term
+                    self._say_reached()  # who asked while this was opened: there may be nothing behind it
                     self.state = state
                     if mark is not None and state.since <= point.index:
                         self._keep_places()

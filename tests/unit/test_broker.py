@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -283,3 +284,38 @@ def test_leadership_goes_to_another_member_indeed(tmp_path: Path) -> None:
                 await until(lambda: not broker.is_master)
 
     asyncio.run(story())
+
+
+def test_who_waits_for_an_entry_while_the_files_are_opened_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what an earlier broker dispatched: no later entry comes that would say it, for no lane opens before."""
+    asked = threading.Event()
+
+    def late(_dispatcher: object, _root: Path) -> None:
+        assert asked.wait(60)
+
+    async def puts(broker: Broker) -> None:
+        assert (await broker.lane.put(message(b"one"))).status is PutStatus.PUT_OK
+
+    async def both() -> None:
+        settings = settings_of(tmp_path, free_ports(1))
+        async with engine_of(settings) as engine:
+            async with broker_of(settings) as broker:
+                await puts(broker)
+                await until(lambda: broker.log.dispatched_index == engine.store.end_index)
+            monkeypatch.setattr(dispatched_log, "dispatch_old_log", late)
+            async with broker_of(settings, as_master=False) as broker:
+                log, left = broker.log, [-1]
+                log.on_state.append(lambda: left.append(sum(at <= log.dispatched_index for at, _ in log._reached)))
+                mark = read_mark(settings.node.data)
+                assert mark is not None and mark.point.index >= 1 and log.dispatcher is None
+                waits = asyncio.create_task(log.reached(mark.point.index))  # a lane's end, perhaps
+                await until(lambda: bool(log._reached))
+                asked.set()
+                await until(lambda: broker.is_master)
+                await waits
+                assert left == [-1, 0], "nobody waits for what is there"
+                await puts(broker)
+
+    asyncio.run(both())

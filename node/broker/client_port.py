@@ -123,7 +123,9 @@ class ClientPort:
             **names.handlers(), **routes, **self.requests.handlers(), **broker.requests(),
             INTROSPECT: introspection.handle,
         }  # fmt: skip
-        quick = QuickSends(self.context, self.requests.sends, broker.limits, broker.put_record)
+        quick = QuickSends(
+            self.context, self.requests.sends, broker.limits, broker.put_record, waits=settings.ha.is_classic
+        )
         self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed, take_send=quick.send)
         own = OwnRegistration(self.context, broker.roles, broker.ha_address)
         self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)

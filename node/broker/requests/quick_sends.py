@@ -32,9 +32,8 @@ from node.rocketmq.dispatch import Peer, Refusal
 from node.rocketmq.send_frames import SendFrame, SendFront
 
 _PLAIN_FLAGS: Final = 0x1 | 0x2 | 0x700  # compression and several tags; transactions and IPv6 hosts go the other way
-_OTHERS: Final = (
-    f"{DELAY}\x01".encode(), f"{CRC_NAME}\x01".encode(), b"TIMER_DE", TRAN_MSG.encode(), f"{WAIT}\x01false".encode()
-)  # fmt: skip
+_OTHERS: Final = (f"{DELAY}\x01".encode(), f"{CRC_NAME}\x01".encode(), b"TIMER_DE", TRAN_MSG.encode())
+_WAITS_NOT: Final = f"{WAIT}\x01false".encode()
 _DROPPED: Final = tuple(f"{name}\x01".encode() for name in (WAIT, CLUSTER))
 _ANSWER: Final = struct.Struct(">iIhbhiiii")
 _BINARY: Final = 1 << 24
@@ -66,9 +65,13 @@ class _Form:
 
 
 class QuickSends:
-    """See the module's docstring. `take` is the lane's `put_record`, as it is now."""
+    """See the module's docstring. `take` is the lane's `put_record`, as it is now. `waits`: whether a put waits for
+    more than its own storing, so that WAIT=false goes the other way."""
 
-    def __init__(self, context: Context, sends: Sends, limits: PutLimits, take: Take) -> None:
+    def __init__(
+        self, context: Context, sends: Sends, limits: PutLimits, take: Take, *, waits: bool = False
+    ) -> None:  # fmt: skip
+        self._others = (*_OTHERS, _WAITS_NOT) if waits else _OTHERS
         self._context, self._sends, self._limits, self._take = context, sends, limits, take
         self._host = context.identity.host
 
@@ -82,7 +85,7 @@ class QuickSends:
             if form is None:
                 return False
         data = frame.properties
-        for mark in _OTHERS:
+        for mark in self._others:
             if mark in data:
                 return False
         for mark in _DROPPED:

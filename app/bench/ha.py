@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from asyncio.subprocess import Process
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -190,6 +191,8 @@ async def _lag(pair: BenchPair, options: HaOptions, result: dict[str, Any]) -> N
         sample = await paced(sends, rate_per_s, options.body_bytes, options.seconds)
     finally:
         watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
     lags.sort()
     result["lag"] = {
         "sends_per_s": sample.entries_per_s, "p50_ms": sample.p50_ms, "p99_ms": sample.p99_ms,

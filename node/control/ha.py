@@ -5,6 +5,7 @@ Invariant: nothing is changed by looking; what its broker does not answer is nul
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Response
@@ -12,12 +13,11 @@ from fastapi import APIRouter, Response
 from node.config import Settings
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts, PartsDep, answer
-from node.control.engine_link import EngineLink
-from node.control.log_files import LogFiles
 from node.control.messages import STATE_WITHIN_S, link_of
 from node.control.problems import Problem
-from node.control.snapshots import Snapshots, V, now_text
+from node.control.snapshots import now_text
 from node.openapi_statuses import says
+from node.views.base import AnswerView
 from node.views.ha import HaView
 from node.views.state import StateView
 
@@ -46,29 +46,23 @@ async def ha(parts: PartsDep) -> Response:
     return answer(await said(parts.settings, link_of(parts), parts.started_with))
 
 
-class PairSnapshots(Snapshots):
-    """The state of a broker that has no engine, for those who ask for a member's: role, epoch as term, who leads."""
-
-    def __init__(self, settings: Settings, link: EngineLink, files: LogFiles, broker: BrokerLink) -> None:
-        super().__init__(settings, link, files)
-        self._broker = broker
-
-    async def get(self, view: type[V]) -> V:
-        found = await said(self.settings, self._broker)
-        node = self.settings.node
-        role: dict[str, Any] = {"role": None, "leader_id": None}
-        if found.is_master is not None:
-            role = {
-                "role": "LEADER" if found.is_master else "FOLLOWER",
-                "leader_id": node.id if found.is_master else _followed(found),
-            }
-        state = StateView(
-            as_of=found.as_of, engine="ok" if found.broker == "ok" else DOWN, engine_reason=found.reason,
-            group=node.group, self_id=node.id, term=found.epoch, **role, peers=(), alarms=(),
-        )  # fmt: skip
-        if not isinstance(state, view):
-            raise Problem(404, "Not found", "In classic mode there is no replicated log.")
-        return state
+async def _state(settings: Settings, link: BrokerLink, view: type[AnswerView]) -> AnswerView:
+    """A broker without an engine, for those who ask for a member's state: role, epoch as term, who leads."""
+    found = await said(settings, link)
+    node = settings.node
+    role: dict[str, Any] = {"role": None, "leader_id": None}
+    if found.is_master is not None:
+        role = {
+            "role": "LEADER" if found.is_master else "FOLLOWER",
+            "leader_id": node.id if found.is_master else _followed(found),
+        }
+    state = StateView(
+        as_of=found.as_of, engine="ok" if found.broker == "ok" else DOWN, engine_reason=found.reason,
+        group=node.group, self_id=node.id, term=found.epoch, **role, peers=(), alarms=(),
+    )  # fmt: skip
+    if not isinstance(state, view):
+        raise Problem(404, "Not found", "In classic mode there is no replicated log.")
+    return state
 
 
 def _followed(found: HaView) -> str | None:
@@ -80,4 +74,4 @@ def _followed(found: HaView) -> str | None:
 def use(parts: Parts) -> None:
     """Of a broker in classic mode."""
     assert parts.broker is not None
-    parts.snapshots = PairSnapshots(parts.settings, parts.link, parts.files, parts.broker)
+    parts.snapshots.without_log = partial(_state, parts.settings, parts.broker)

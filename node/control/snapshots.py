@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeVar, cast
 
@@ -54,7 +54,7 @@ def now_text() -> str:
 
 
 class Snapshots:
-    """One per control plane."""
+    """One per control plane. `without_log` answers instead of an engine where none is to run (classic mode)."""
 
     def __init__(self, settings: Settings, link: EngineLink, files: LogFiles) -> None:
         self.settings, self.link, self.files = settings, link, files
@@ -62,9 +62,12 @@ class Snapshots:
         self.locks: dict[str, asyncio.Lock] = {}
         self.unheard_since: str | None = None
         self.events_after: dict[str | None, tuple[float, asyncio.Future[EventsView]]] = {}
+        self.without_log: Callable[[type[AnswerView]], Awaitable[AnswerView]] | None = None
 
     async def get(self, view: type[V]) -> V:
         """State, watermarks, dispatchers or closures, at most CACHE_S old while the engine answers."""
+        if self.without_log is not None:
+            return cast(V, await self.without_log(view))
         what = NAMES[view]
         async with self.locks.setdefault(what, asyncio.Lock()):
             known = self.last.get(what)

@@ -18,7 +18,7 @@ WAITED_FOR_ON_THE_SPOT = {
     "node/__main__.py", "node/broker/role_changes.py",
     "node/broker/__main__.py", "node/broker/classic/process.py", "node/client/leader.py", "app/commands/producing.py",
     "app/demo/pair.py", "app/demo/processes.py", "app/demo/run.py", "app/demo/relay.py",
-    "app/bench/attacked.py", "app/bench/busy.py", "app/bench/failover.py", "app/bench/members.py",
+    "app/bench/attacked.py", "app/bench/busy.py", "app/bench/failover.py", "app/bench/ha.py", "app/bench/members.py",
     "app/bench/memory.py", "app/bench/paced.py", "app/bench/slow_follower.py", "app/bench/slow_network.py",
     "app/bench/stalls.py",
     "node/control/shared_work.py", "node/control/snapshots.py",  # shielded: by whoever asks, their errors taken

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from node.background import Background, reason_of
 from node.broker.authority import Authority
-from node.broker.client_port import Learn, Service, wall_ms
+from node.broker.client_port import Learn, Service
 from node.broker.dispatched_log import DispatchedLog, Touched
+from node.broker.host import MACHINE, BrokerHost
 from node.broker.introspection import Asked
 from node.broker.metadata import CONTENT_BYTES, Metadata
 from node.broker.metadata_tables import TablesInLog
@@ -55,20 +56,24 @@ Note = Callable[[str, str, dict[str, Any]], None]
 class Broker:
     """See the module's docstring. Raises ConfigError, OSError, ValueError where it cannot reach its engine."""
 
-    def __init__(self, settings: Settings, note: Note, sizes: DerivedSizes | None = None) -> None:
-        self.settings, self._note = settings, note
+    def __init__(
+        self, settings: Settings, note: Note, sizes: DerivedSizes | None = None, host: BrokerHost = MACHINE
+    ) -> None:
+        self.settings, self._note, self.host = settings, note, host
+        data, wall_ms = settings.node.data, host.now_ms
         self.engine = OwnEngine(settings)
         levels_ms = settings.broker.delay_levels_ms
-        self.log = DispatchedLog(settings.node.data, self.engine, self.said, sizes, delay_levels_ms=levels_ms)
+        self.log = DispatchedLog(data, self.engine, self.said, sizes, delay_levels_ms=levels_ms, host=host)
         file_bytes = settings.store.mapped_file_size_for_entry_data_bytes
         self.limits = PutLimits(file_bytes=file_bytes, delay_levels=len(levels_ms))
         self.lane = PutLane(self.log, self.engine.open_lane, self.limits, wall_ms)
         self.metadata = Metadata(self.lane, self.log, min(CONTENT_BYTES, self.limits.file_bytes // 4))
-        self.reads = LiveReads(settings.node.data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO))
+        self.reads = LiveReads(data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO), host.files)
         self.schedule = ScheduleService(self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, self.said)
         self.snapshots = SnapshotWriter(
-            self.lane, self.log, self.limits.file_bytes, wall_ms, is_adopted=adopted_path(settings.node.data).exists()
-        )
+            self.lane, self.log, self.limits.file_bytes, wall_ms,
+            is_adopted=host.files.size(adopted_path(data)) is not None,
+        )  # fmt: skip
         self.lane.full_disk.is_held = lambda: self.snapshots.is_writing
         self.authority = Authority(
             self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
@@ -249,7 +254,7 @@ class Broker:
         begin = self.reads.store.log.min_offset
         if begin == self._cleaned_upto or self.log.dispatcher is None:
             return
-        gone = await asyncio.to_thread(removed_expired, self.reads.store)
+        gone = await asyncio.to_thread(removed_expired, self.reads.store, self.host.disk())
         for path in gone if self.log.dispatcher is not None else ():
             self.log.dispatcher.removed(path)
         if gone:

@@ -7,11 +7,11 @@ ended leaves nothing; topics that the log has messages of are known, whoever was
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from node.background import Background
+from node.broker.host import BrokerHost
 from node.broker.introspection import INTROSPECT, Asked, Introspection
 from node.broker.open_puts import OpenPut
 from node.broker.registration import OwnRegistration, Registrar, Role
@@ -68,6 +68,8 @@ class Served(Store, Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
+    def host(self) -> BrokerHost: ...
+    @property
     def limits(self) -> PutLimits: ...
     @property
     def roles(self) -> Role: ...
@@ -103,7 +105,8 @@ class ClientPort:
         host, port = split_address(settings.broker.address)
         ip = str(host_of(host, port))
         identity = Identity(settings.node.group, settings.node.group, ip.rpartition(":")[0].strip("[]"), port)
-        self.context = Context(identity, broker, wall_ms, broker.limits.body_bytes_max, broker.limits.delay_levels)
+        self._now_ms = broker.host.now_ms
+        self.context = Context(identity, broker, self._now_ms, broker.limits.body_bytes_max, broker.limits.delay_levels)
         config = settings.broker
         times = TransactionTimes(
             config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_check_max
@@ -115,7 +118,7 @@ class ClientPort:
         self.context.locks.steady_ms = lambda: int(loop.time() * 1000)
         self._background = Background()
         self.registry = Registry()
-        names = NameService(self.registry, wall_ms)
+        names = NameService(self.registry, self._now_ms)
         routes = {code: self.context.as_master(handler) for code, handler in names.handlers().items() if code in ROUTES}
         self._rates = TopicRates()
         introspection = Introspection(self.context, self._state, self._rates.of, broker.questions())
@@ -126,7 +129,9 @@ class ClientPort:
         quick = QuickSends(
             self.context, self.requests.sends, broker.limits, broker.put_record, waits=settings.ha.is_classic
         )
-        self.server = RemotingServer(Dispatcher(handlers), on_closed=self._closed, take_send=quick.send)
+        self.server = RemotingServer(
+            Dispatcher(handlers), on_closed=self._closed, take_send=quick.send, listening=broker.host.listen
+        )
         own = OwnRegistration(self.context, broker.roles, broker.ha_address)
         self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
@@ -192,7 +197,7 @@ class ClientPort:
         self.requests.look()
         self._rates.look(self._broker.next_offsets)
         self.registrar.look()
-        for owner in self.registry.expire(wall_ms()):
+        for owner in self.registry.expire(self._now_ms()):
             if isinstance(owner, ClientConnection):
                 owner.close()
 
@@ -210,7 +215,3 @@ async def listen(clients: ClientPort, settings: Settings) -> int:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PortTaken(f"{address} cannot be listened on ({reason}): end what uses that port") from error
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from node.broker.host import BrokerHost
 from node.message_store.dispatch_mark import mark_path
 from node.message_store.errors import save_error
 from node.message_store.message_store import CONSUME_QUEUE, INDEX
 from node.message_store.state_file import SavedState, state_path
-from node.message_store.write_files import Disk, OsDisk
+from node.message_store.write_files import Disk
 
 
-def finish_save(finish: Callable[[Disk], None], state: SavedState | None, root: Path) -> None:
+def finish_save(finish: Callable[[Disk], None], state: SavedState | None, root: Path, host: BrokerHost) -> None:
     """`finish`: of the dispatcher. Raises OSError, of which NoSpaceToSave."""
-    disk = OsDisk()
+    disk = host.disk()
     try:
         finish(disk)
         if state is not None:
@@ -29,9 +30,9 @@ def finish_save(finish: Callable[[Disk], None], state: SavedState | None, root: 
         disk.close()
 
 
-def remove_derived(root: Path) -> None:
+def remove_derived(root: Path, host: BrokerHost) -> None:
     """Queues and index, and then what says how far they are. Raises OSError."""
-    disk = OsDisk()
+    disk = host.disk()
     try:
         for path in (root / INDEX, root / CONSUME_QUEUE, state_path(root), mark_path(root)):
             disk.remove(path)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from node.broker.derived_files import finish_save, remove_derived
+from node.broker.host import MACHINE, BrokerHost
 from node.broker.own_entries import own_entries, split_behind_metadata
 from node.broker.state_replay import replayed
 from node.client.errors import LedgerError, Trimmed, Unreachable
@@ -29,7 +30,6 @@ from node.message_store.metadata_state import Applied, MetadataState, OwnEntry
 from node.message_store.old_part import border, dispatch_old_log, old_begin
 from node.message_store.recent_entries import Piece, RecentEntries, pieces_of
 from node.message_store.state_file import SavedState, saved
-from node.message_store.write_files import OsDisk
 from node.protocol.entry import HEAD_BYTES
 from node.transport.slab_frames import ReadAnswer
 
@@ -65,9 +65,10 @@ class DispatchedLog:
     def __init__(
         self, root: Path, source: Source, note: Note, sizes: DerivedSizes | None = None,
         recent: RecentEntries | None = None, delay_levels_ms: tuple[int, ...] | None = None,
+        host: BrokerHost = MACHINE,
     ) -> None:  # fmt: skip
         self.root, self._source, self._note, self._sizes = root, source, note, sizes
-        self._levels_ms = delay_levels_ms
+        self._levels_ms, self._host = delay_levels_ms, host
         self._loop = asyncio.get_running_loop()
         self.recent = RecentEntries() if recent is None else recent
         self.dispatcher: Dispatcher | None = None
@@ -240,7 +241,7 @@ class DispatchedLog:
     def _keep_places(self) -> None:
         """Of queues that have no message in this log."""
         assert self.dispatcher is not None and self.state is not None
-        known, begin = self.dispatcher.next_offsets, log_begin(self.root)
+        known, begin = self.dispatcher.next_offsets, log_begin(self.root, self._host.files)
         for queue, offset in self.state.places.items():
             if queue not in known:
                 self.dispatcher.keep_place(queue, offset, begin)
@@ -254,7 +255,7 @@ class DispatchedLog:
         if due and self._saving is None and self.dispatcher is not None:
             state = self._state_to_save()
             finish = self.dispatcher.begin_save()
-            self._saving = self._loop.run_in_executor(None, finish_save, finish, state, self.root)
+            self._saving = self._loop.run_in_executor(None, finish_save, finish, state, self.root, self._host)
             self._saving.add_done_callback(lambda _: self._wake.set())
             self._saved_at, self._is_saved = self._loop.time(), True
 
@@ -297,17 +298,18 @@ class DispatchedLog:
         """Where the derived files are sound, in the log that is here."""
         while self.dispatcher is None:
             try:
-                mark = read_mark(self.root)
-                point = (old_begin(self.root) or await self._first_point()) if mark is None else mark.point
+                mark = read_mark(self.root, self._host.files)
+                old = old_begin(self.root, self._host.files)
+                point = (old or await self._first_point()) if mark is None else mark.point
                 if point is not None:
                     if mark is not None:
                         await self._check(point)
-                    state = await replayed(self.root, self._source, point.index)
+                    state = await replayed(self.root, self._source, point.index, self._host.files)
                     dispatcher = Dispatcher(
-                        self.root, self._sizes, begin=point, dense_from=border(self.root),
-                        delay_levels_ms=self._levels_ms,
+                        self.root, self._sizes, begin=point, dense_from=border(self.root, self._host.files),
+                        delay_levels_ms=self._levels_ms, disk=self._host.disk(), files=self._host.files,
                     )  # fmt: skip
-                    await asyncio.to_thread(dispatch_old_log, dispatcher, self.root)
+                    await asyncio.to_thread(dispatch_old_log, dispatcher, self.root, self._host.files)
                     self.dispatcher, point = dispatcher, dispatcher.point
                     self.dispatched_index, self.end_position = point.index, point.position
                     self.last_term = point.term
@@ -340,7 +342,7 @@ class DispatchedLog:
             self.dispatcher.abandon()
         self.dispatcher, self.state = None, None
         self._is_saved, self._state_saved = True, (-1, 0)
-        await asyncio.to_thread(remove_derived, self.root)
+        await asyncio.to_thread(remove_derived, self.root, self._host)
 
     async def _first_point(self) -> LogPoint | None:
         """Where the log begins; None: nothing is committed yet."""
@@ -391,4 +393,4 @@ class DispatchedLog:
             self.dispatcher.close()
             state = self._state_to_save(at_end=True)
             if state is not None:
-                state.write(self.root, OsDisk())
+                state.write(self.root, self._host.disk())

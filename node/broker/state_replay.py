@@ -13,6 +13,7 @@ from node.broker.own_entries import own_entries
 from node.client.errors import Trimmed
 from node.message_store.adopted import read_adopted
 from node.message_store.metadata_state import MetadataState, state_at_begin
+from node.message_store.read_files import Files
 from node.message_store.recent_entries import pieces_of
 from node.message_store.state_file import read_state
 from node.transport.slab_frames import ReadAnswer
@@ -26,9 +27,9 @@ class Source(Protocol):
     async def entries_from(self, index: int) -> ReadAnswer: ...
 
 
-async def replayed(root: Path, source: Source, upto_index: int) -> MetadataState:
+async def replayed(root: Path, source: Source, upto_index: int, files: Files) -> MetadataState:
     """Raises LedgerError, MessageFormatError, MessageStoreError."""
-    state, adopted = read_state(root), read_adopted(root)
+    state, adopted = read_state(root, files), read_adopted(root, files)
     if state is not None and state.index > upto_index:  # the queues are written anew, and it knows nothing of these
         state = None
     begin = None if adopted is None else adopted.state

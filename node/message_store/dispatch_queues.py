@@ -71,6 +71,11 @@ class QueueWriter:
                     self._open_queue((topic, int(name)), self._folder / topic / name, position, is_clean)
 
     def _open_queue(self, queue: QueueName, folder: Path, position: int, is_clean: bool) -> None:
+        for name in reversed(self._files.names(folder)):  # a process that ended while it made a file left an empty one
+            is_empty = self._files.size(folder / name) == 0
+            if not is_empty:
+                break
+            self._disk.remove(folder / name)
         row = MappedFileQueue(folder, self._files)
         if row.odd_files or (row.files and row.file_size_bytes != self._file_bytes):
             what = f"{row.odd_files[0][0]} {row.odd_files[0][1]}" if row.odd_files else (

@@ -16,7 +16,7 @@ from node.message_store.index_file import HEAD_BYTES, decode_head
 from node.message_store.message_store import MessageStore
 from node.message_store.queue_units import UNIT_BYTES, decode_units
 from node.message_store.read_files import MappedFileQueue
-from node.message_store.write_files import OsDisk
+from node.message_store.write_files import Disk
 
 
 def expired_files(store: MessageStore) -> list[Path]:
@@ -28,9 +28,9 @@ def expired_files(store: MessageStore) -> list[Path]:
     return found + list(_of_index(store, begin))
 
 
-def removed_expired(store: MessageStore) -> list[Path]:
+def removed_expired(store: MessageStore, disk: Disk) -> list[Path]:
     """Removes them. Raises OSError."""
-    disk, found = OsDisk(), expired_files(store)
+    found = expired_files(store)
     for path in found:
         disk.remove(path)
     disk.close()

@@ -19,7 +19,7 @@ from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import tags_code
 from node.message_store.message_store import QUERY_MAX, MessageStore
 from node.message_store.queue_units import UNIT_BYTES
-from node.message_store.read_files import MappedFileQueue
+from node.message_store.read_files import OS, Files, MappedFileQueue
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import (
     HEAD_BYTES,
@@ -63,15 +63,18 @@ class Got:
 class LiveReads:
     """See the module's docstring. `memory_bytes`: within so much of the log's end a message counts as in memory."""
 
-    def __init__(self, root: Path, dispatched: Dispatched, recent: RecentEntries, memory_bytes: int) -> None:
+    def __init__(
+        self, root: Path, dispatched: Dispatched, recent: RecentEntries, memory_bytes: int, files: Files = OS
+    ) -> None:
         self._root, self._dispatched, self._recent, self._memory_bytes = root, dispatched, recent, memory_bytes
+        self._files = files
         self._store: MessageStore | None = None
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._lows: dict[tuple[str, int], tuple[int, int]] = {}
 
     def refresh(self) -> None:
         """Looks again which files there are: now and then, for what expires."""
-        self._store = MessageStore(self._root)
+        self._store = MessageStore(self._root, self._files)
 
     def forget_all(self) -> None:
         """Queues and index are others now."""
@@ -98,12 +101,12 @@ class LiveReads:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first whose message is still there; `max_offset` where none is."""
+        if not self.max_offset(topic, queue_id):  # nor need there be a log yet
+            return 0
         key, log_min = (topic, queue_id), self.store.log.min_offset
         known = self._lows.get(key)
         if known is not None and known[0] == log_min:
             return known[1]
-        if not self.max_offset(topic, queue_id):
-            return 0
         queue = self._queue(key)
         low = 0 if queue is None else min(queue.min_offset(log_min), self.max_offset(topic, queue_id))
         self._lows[key] = (log_min, low)
@@ -119,9 +122,9 @@ class LiveReads:
 
     def units(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, int, int]]:
         """Place, size and tags code of each, all of one file of the queue."""
-        queue = self._queue((topic, queue_id))
         count = min(count, self.max_offset(topic, queue_id) - first)
-        if queue is None or count <= 0:
+        queue = self._queue((topic, queue_id)) if count > 0 else None
+        if queue is None:
             return []
         found = queue.rows(first, count)
         if not found:
@@ -232,6 +235,8 @@ class LiveReads:
     ) -> list[BytesLike]:
         """Records whose key's hash is this one's, ascending: the caller compares keys."""
         found: list[BytesLike] = []
+        if not self.end_offset():  # nor need there be a log yet
+            return found
         for offset in self.store.query(topic, key, limit, begin_ms, end_ms):
             try:
                 found.append(self.message_at(offset))

@@ -8,7 +8,7 @@ Where the requests that are not answered hold as much memory as they may, the ne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, cast
 
@@ -21,6 +21,8 @@ from node.rocketmq.connection import ClientConnection, Load
 from node.rocketmq.dispatch import Dispatcher, Peer
 from node.rocketmq.send_frames import SendFrame, SendReader
 
+Listen = Callable[..., Awaitable[Listening]]
+LISTEN: Final[Listen] = listen  # on a real port
 IDLE_S: Final = 120.0
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
@@ -45,7 +47,9 @@ class RemotingServer:
         share: MemoryShare = MOST,
         idle_s: float = IDLE_S,
         take_send: Callable[[Peer, SendFrame], bool] = _none_taken,
+        listening: Listen = LISTEN,
     ) -> None:
+        self._listen = listening
         self._take_send, self._reader = take_send, SendReader()
         self._dispatcher, self._closed_hook, self._idle_s = dispatcher, on_closed, idle_s
         self._share = share
@@ -58,7 +62,7 @@ class RemotingServer:
 
     async def listen(self, host: str, port: int) -> int:
         """One more listener; returns its port. Raises OSError."""
-        self._listening.append(await listen(host, port, None, self.places, self._connection))
+        self._listening.append(await self._listen(host, port, None, self.places, self._connection))
         return self._listening[-1].port
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.simulation.broker.campaign import run_seed as serve
 from tests.simulation.campaign import run_seed
 from tests.simulation.driver.campaign import run_seed as drive
 from tests.simulation.mutants import MUTANTS, Mutant
@@ -41,6 +42,7 @@ FIXED_MOST = 100_000  # the fixed seeds, and those of a campaign by hand, are be
 KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
 DRIVER_STEPS = 4  # steps of the driver's world for one of the core's
+BROKER_STEPS = 3  # and of the broker's
 DRIVER_SHARE = 10  # of so many seeds one runs in the driver's world as well
 # Longer than the runs in the tests; five members, and the ways without privileges.
 PROCESS_RUNS = (
@@ -116,6 +118,8 @@ def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
     Without state machines, brokers, followers and members that change, unless it is about them: other trouble.
     """
     profile = {"applier": False, "read_ways": False, **mutant.profile}
+    if mutant.world == "broker":
+        return serve(seed, BROKER_STEPS * steps, mutant.profile)
     if mutant.world == "driver":
         del profile["read_ways"]  # its clients ask as the product's do
         return drive(seed, DRIVER_STEPS * steps, {"followers": 0, "broker": False, **profile})

@@ -292,7 +292,7 @@ def test_who_waits_for_an_entry_while_the_files_are_opened_hears_of_it(
     """Of what an earlier broker dispatched: no later entry comes that would say it, for no lane opens before."""
     asked = threading.Event()
 
-    def late(_dispatcher: object, _root: Path) -> None:
+    def late(*_: object) -> None:
         assert asked.wait(60)
 
     async def puts(broker: Broker) -> None:

@@ -12,6 +12,7 @@ import pytest
 from node.broker import dispatched_log
 from node.broker.broker import Broker
 from node.broker.derived_files import finish_save
+from node.broker.host import MACHINE
 from node.message_store.dispatch_mark import MARK, read_mark
 from node.message_store.errors import NoSpaceToSave
 from node.message_store.put_result import PutStatus
@@ -80,7 +81,7 @@ def test_only_what_lacks_space_is_put_off(number: int, is_put_off: bool, tmp_pat
             raise OSError(number, "no")
 
     with pytest.raises(OSError, match="no") as found:
-        finish_save(lambda _disk: None, cast("SavedState", Full()), tmp_path)
+        finish_save(lambda _disk: None, cast("SavedState", Full()), tmp_path, MACHINE)
     assert isinstance(found.value, NoSpaceToSave) is is_put_off and found.value.errno == number
 
 

@@ -252,6 +252,22 @@ def test_files_that_nothing_vouches_for_and_other_sizes_are_refused(tmp_path: Pa
         Dispatcher(other)
 
 
+@pytest.mark.parametrize("marked", [0, 3, UNITS_A_FILE])
+def test_a_file_whose_making_was_cut_off_is_made_again(marked: int, tmp_path: Path) -> None:
+    """A process that ends between a file's name and its length leaves an empty one, behind whatever is sound."""
+    dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(0))
+    put(dispatcher, *range(marked))
+    dispatcher.close()
+    folder = tmp_path / "consumequeue" / "T" / "0"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{(marked + UNITS_A_FILE - 1) // UNITS_A_FILE * UNITS_A_FILE * 20:020d}").touch()
+    dispatcher = Dispatcher(tmp_path, SIZES)
+    assert put(dispatcher, marked) == {("T", 0): marked + 1}
+    dispatcher.close()
+    lengths = {one.stat().st_size for one in folder.iterdir()}
+    assert lengths == {SIZES.queue_file_bytes}
+
+
 def test_nothing_is_dispatched_twice(tmp_path: Path) -> None:
     dispatcher = Dispatcher(tmp_path, SIZES)
     put(dispatcher, 0)

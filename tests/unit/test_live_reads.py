@@ -104,3 +104,12 @@ def test_times_are_searched_in_the_queue(tmp_path: Path) -> None:
         assert reads.offset_at("TopicTest", 0, times[number]) == number
     assert reads.offset_at("TopicTest", 0, times[-1] + 1) == 39
     assert reads.offset_at("NoTopic", 0, 0) == 0
+
+
+def test_a_log_of_which_nothing_is_dispatched_need_not_be_there_yet(tmp_path: Path) -> None:
+    """A broker is asked as soon as it listens; its engine makes the first file with the first entry."""
+    dispatched = SimpleNamespace(queue_end=lambda _queue: 0, end_position=0)
+    reads = LiveReads(tmp_path, dispatched, RecentEntries(), ALL_IN_MEMORY)
+    assert (reads.min_offset("TopicTest", 0), reads.query("TopicTest", "key")) == (0, [])
+    assert reads.get("TopicTest", 0, 0).status is PullStatus.NO_MESSAGE_IN_QUEUE
+    assert (reads.stored_at_ms("TopicTest", 0, 0), reads.offset_at("TopicTest", 0, 1)) == (-1, 0)

@@ -28,7 +28,8 @@ from node.broker.classic.promotion import Promotion
 from node.broker.classic.retention import Retention
 from node.broker.classic.tables import TablesInFiles
 from node.broker.classic.view import PairView
-from node.broker.client_port import Learn, Service, Touched, wall_ms
+from node.broker.client_port import Learn, Service, Touched
+from node.broker.host import MACHINE, wall_ms
 from node.broker.introspection import PROMOTE, Asked
 from node.broker.open_puts import OpenPut
 from node.broker.requests.config_files import ConfigFiles
@@ -99,7 +100,7 @@ class ClassicBroker:
     """See the module's docstring. Raises MessageStoreError, OSError."""
 
     def __init__(self, settings: Settings, files: ClassicFiles, note: Note) -> None:
-        self.settings, self.said = settings, note
+        self.settings, self.said, self.host = settings, note, MACHINE
         self._lock, self.store = files
         root = settings.node.data
         self.limits: PutLimits = self.store.limits

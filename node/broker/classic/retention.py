@@ -20,6 +20,7 @@ from node.message_store.expired_files import removed_expired
 from node.message_store.live_reads import LiveReads
 from node.message_store.local_recovery import file_name
 from node.message_store.local_store import LocalMessageStore
+from node.message_store.write_files import OsDisk
 
 HOUR_S: Final = 3600.0
 Note = Callable[[str, str, str], None]
@@ -53,7 +54,7 @@ class Retention:
             return 0
         await asyncio.to_thread(self._store.log.remove_forgotten, gone)
         await asyncio.to_thread(self._reads.refresh)
-        for path in await asyncio.to_thread(removed_expired, self._reads.store):
+        for path in await asyncio.to_thread(removed_expired, self._reads.store, OsDisk()):
             self._store.dispatcher.removed(path)
         self._reads.forget_all()
         self._note("files_expired", "info", f"{len(gone)} files of the commit log, which begins at {upto} now")

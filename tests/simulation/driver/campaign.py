@@ -68,12 +68,20 @@ def line_of(result: SeedResult) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's docstring; 1 where a promise was broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.driver.campaign", description=__doc__)
+    return run_campaign("tests.simulation.driver.campaign", __doc__, "driver's", STEPS, run_seed, arguments)
+
+
+def run_campaign(
+    name: str, about: str | None, whose: str, steps: int, run: Callable[..., SeedResult],
+    arguments: Sequence[str] | None,
+) -> int:  # fmt: skip
+    """The command line of a world's runs; 1 where a promise was broken."""
+    parser = argparse.ArgumentParser(prog=f"python -m {name}", description=about)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--trace", metavar="FILE", help="writes what happened there, line by line")
     parser.add_argument("--mutant", help="with this bug planted")
@@ -82,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
     seeds = range(first, first + count)
     trace_to = options.trace and Path(options.trace)
-    work = partial(run_seed, steps=options.steps, overrides=overrides, trace_to=trace_to, mutant=options.mutant)
+    work = partial(run, steps=options.steps, overrides=overrides, trace_to=trace_to, mutant=options.mutant)
     broken = 0
     for result in _over(options.jobs, work, seeds):
         broken += result.violation is not None
         if result.violation is not None or len(seeds) <= LINES_MAX:
             print(line_of(result), flush=True)
-    print(f"{counted(len(seeds), 'seed')} of the driver's world: {counted(broken, 'violation')}")
+    print(f"{counted(len(seeds), 'seed')} of the {whose} world: {counted(broken, 'violation')}")
     return 1 if broken else 0
 
 

@@ -17,6 +17,7 @@ from node.engine.engine import EXIT_CRASHED, Engine
 from node.engine.host import Host
 from node.engine.process import Process
 from node.protocol.codes import VoterState
+from node.protocol.group_kind import GroupKind
 from node.server import open_store
 from node.store.errors import StoreError
 from node.store.file_store import FileStore
@@ -77,8 +78,12 @@ class Machine:
         return self._rng.randrange(10_000 * MS) if self.world.config.clock_offset else 0
 
     def _settings(self) -> Settings:
+        return load(self._values(), None, {})
+
+    def _values(self) -> dict[str, Any]:
+        """As its configuration says them."""
         config, election = self.world.config, self.world.config.election_ms
-        values: dict[str, Any] = {
+        return {
             "node.id": self.id,
             "node.group": "g",
             "node.data": f"/sim/{self.id}",
@@ -98,7 +103,9 @@ class Machine:
             "timing.max_wait_ack_time_ms": config.ack_within_ms,
             "timing.leadership_transfer_wait_timeout_ms": 4 * election,
         }
-        return load(values, None, {})
+
+    def _kind(self) -> GroupKind:
+        return kind_of(self.world.config.broker, self.clock.now)
 
     @property
     def up(self) -> bool:
@@ -191,8 +198,7 @@ class Machine:
             listen=listen,
         )
         applier = None if self.state_machine is None else Attachment(self.state_machine, later)
-        kind = kind_of(self.world.config.broker, self.clock.now)
-        return Engine(self.settings, store, Process(host), applier=applier, kind=kind)
+        return Engine(self.settings, store, Process(host), applier=applier, kind=self._kind())
 
     def _pace(self) -> int:
         config, rng = self.world.config, self._rng

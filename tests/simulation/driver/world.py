@@ -54,8 +54,10 @@ class _Reported:
 
 
 class _Ports(Network):
+    world: DriverWorld
+
     def machine_of_port(self, port: int) -> str:
-        return f"n{port - FIRST_PORT}"
+        return self.world.machine_of_port(port)
 
 
 class DriverWorld:
@@ -77,18 +79,32 @@ class DriverWorld:
         self.all_ids, self.learner_ids = self.ids, ()  # nobody comes or goes here
         self.history = History()
         self.network = _Ports(self.timeline, self._random("network"), int(config.delay_ms * MS), config.piece_bytes)
+        self.network.world = self
         self.client_clock = MemberClock(lambda: self.now)
         self.wire = Wire(self)
         self.network.watchers.append(self.wire.written)
         self.tell: Any = _Reported(self, Broadcast(observers))
-        self.members = {one: Machine(self, one, self._random(one)) for one in self.ids}
-        self.nemesis = DriverNemesis(self, self._random("nemesis"))
-        self.workload = Workload(self, self._random("workload"))
+        self.members = {one: self._machine(one) for one in self.ids}
+        self.nemesis, self.workload = self._nemesis(), self._workload()
         self._product = self._random("product").getstate()  # of the module `random`, while the product runs
         self._started = False
 
     def _random(self, name: str) -> random.Random:
         return random.Random(f"driver {name} {self.seed}")
+
+    # --- what it is made of -----------------------------------------------------------------------------------------
+    def _machine(self, member_id: str) -> Machine:
+        return Machine(self, member_id, self._random(member_id))
+
+    def _nemesis(self) -> DriverNemesis:
+        return DriverNemesis(self, self._random("nemesis"))
+
+    def _workload(self) -> Workload:
+        return Workload(self, self._random("workload"))
+
+    def machine_of_port(self, port: int) -> str:
+        """Whose port that is, also while nobody listens."""
+        return f"n{port - FIRST_PORT}"
 
     @property
     def now(self) -> int:
@@ -120,7 +136,7 @@ class DriverWorld:
             raise self.violation
 
     def run(self, steps: int) -> None:
-        with _seeded(self):
+        with seeded(self):
             for _ in range(steps):
                 self.step()
 
@@ -134,7 +150,7 @@ class DriverWorld:
 
     def heal_and_settle(self) -> None:
         """Faults and clients stop; runs until all is calm, then everybody is asked once more. Raises Violation."""
-        with _seeded(self):
+        with seeded(self):
             self.faulty = False
             self.workload.running = False
             self.nemesis.heal()
@@ -177,7 +193,7 @@ class DriverWorld:
         return describe(self)
 
 
-class _seeded:
+class seeded:
     """The product's own `random` belongs to the seed, and only while the world runs."""
 
     def __init__(self, world: DriverWorld) -> None:

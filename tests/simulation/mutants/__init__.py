@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.applying import APPLIED, CALLED
 from tests.simulation.mutants.bases import BASES
+from tests.simulation.mutants.brokers import BROKERS
 from tests.simulation.mutants.client import CLIENT_SIDE
 from tests.simulation.mutants.control import CONTROL
 from tests.simulation.mutants.copies import COPIES
@@ -47,5 +48,5 @@ CORE = (
     *OF_KINDS,
     *SETTINGS,
 )
-ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES, *RECORDS)
+ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES, *RECORDS, *BROKERS)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -1,0 +1,170 @@
+"""Planted bugs of the broker on the log (`node/broker`, `node/message_store`); hunted in the broker's own world."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+
+BROKER: Final = "node.broker.broker:Broker."
+LANE: Final = "node.broker.put_lane:PutLane."
+PLACED: Final = "node.broker.open_puts:PlacedPuts."
+LOG: Final = "node.broker.dispatched_log:DispatchedLog."
+AUTHORITY: Final = "node.broker.authority:Authority."
+SCHEDULE: Final = "node.broker.schedule:ScheduleService."
+TRANSACTIONS: Final = "node.broker.transactions:Transactions."
+HALVES: Final = "node.broker.transaction_table:HalfTable."
+OFFSETS: Final = "node.message_store.record_building:QueueOffsets."
+QUEUES: Final = "node.message_store.dispatch_queues:QueueWriter."
+INDEX: Final = "node.message_store.dispatch_index:IndexWriter."
+METADATA: Final = "node.broker.metadata:Metadata."
+# The engine refuses what was stored before its log's end: a second wall.
+ANY_TIME: Final = Edit(
+    "node.message_store.broker_kind:BrokerKind.refusal", "if found.store_timestamp_ms < last_time_ms:", "if False:"
+)
+# Nothing goes wrong but what a mutant asks for.
+STILL: Final[dict[str, Any]] = {
+    "broker_crash": 0.0, "broker_crash_at_io": 0.0, "broker_stop": 0.0, "broker_pause": 0.0, "broker_cut": 0.0,
+    "broker_narrow": 0.0, "client_cut": 0.0, "wall_back": 0.0, "wall_apart_ms": 0, "crash": 0.0, "power_loss": 0.0,
+    "pause": 0.0, "isolate_leader": 0.0, "partition": 0.0, "unaware": 0.0, "reset": 0.0, "transfers": 0.0,
+    "slow_disk": 0.0, "delayed": 0.0, "halves": 0.0, "sync_ms": 2.0, "delay_ms": 0.5, "sends": 30.0, "batches": 0.1,
+    "data_file_size": 65536, "save_s": 0.3,
+}  # fmt: skip
+NEW_MASTERS: Final[dict[str, Any]] = {"transfers": 2.0, "broker_crash": 1.0, "sends": 60.0}
+OLD_MASTERS: Final[dict[str, Any]] = {
+    "unaware": 1.5, "isolate_leader": 1.0, "partition_ms": 1500.0, "broker_pause": 0.5, "pause_ms": 900.0,
+    "questions": 60.0, "sends": 60.0,
+}  # fmt: skip
+
+
+def _broker(name: str, about: str, edit: Edit, *causes: Edit, **profile: Any) -> Mutant:
+    return Mutant(f"broker_{name}", "broker", about, (edit,), {**STILL, **profile}, {}, "broker", causes)
+
+
+PUTS = (
+    _broker(
+        "answers_at_commit",
+        "a put is answered once it is committed, before it can be read",
+        swapped(PLACED + "add", "put.indexes[-1] <= self._places.dispatched_index", "True"),
+    ),
+    _broker(
+        "mixes_up_places",
+        "of puts that are answered together each gets the first one's place",
+        Edit(PLACED + "dispatched", "at += len(put.indexes)", "at += MUTANT.instead(len(put.indexes), 0)"),
+        sends=60.0,
+        sync_ms=10.0,
+    ),
+    _broker(
+        "opens_behind_dispatch",
+        "a new master takes puts before all that its lane stands behind is dispatched",
+        swapped(BROKER + "_reach_end", "self._opened.end_index", "-1"),
+        broker_crash=2.0,
+        broker_narrow=3.0,
+        narrow_bytes_per_s=30_000,
+        sends=60.0,
+    ),
+    _broker(
+        "forgets_what_left",
+        "what left over a lane that ended is answered as not stored, wherever it is",
+        swapped(LANE + "_settle", "behind + 1", "end_index + 1"),
+        isolate_leader=4.0,
+        ack_within_ms=100,
+        partition_ms=150.0,
+        sends=60.0,
+    ),
+    _broker(
+        "stores_in_the_past",
+        "a record has the time of the broker's clock, which may have been set back",
+        swapped(OFFSETS + "build_one", "max(now_ms, self.last_time_ms)", "now_ms"),
+        ANY_TIME,
+        wall_back=2.0,
+    ),
+)
+
+DISPATCH = (
+    _broker(
+        "marks_before_it_syncs",
+        "the mark says that queues are sound that are not on disk",
+        Edit("node.message_store.write_files:Unsynced.sync", "disk.sync(path)", "MUTANT.left_out(disk, path)"),
+        power_loss=1.5,
+        down_ms=50.0,
+    ),
+    _broker(
+        "counts_cut_units",
+        "a start counts units behind what the mark vouches for",
+        swapped(QUEUES + "_open_queue", "offset + size <= position", "True"),
+        broker_crash=1.5,
+    ),
+    _broker(
+        "keeps_empty_files",
+        "a file whose making was cut off stays, and its queue cannot go on",
+        ignored(QUEUES + "_open_queue", "self._files.size(folder / name) == 0"),
+        broker_crash_at_io=4.0,
+    ),
+    _broker(
+        "replays_no_metadata",
+        "a start knows nothing of the metadata before where its queues are sound",
+        swapped("node.broker.state_replay:replayed", "one.index <= upto_index", "False"),
+        broker_stop=1.5,
+    ),
+    _broker(
+        "ignores_metadata",
+        "of the metadata in one piece of the log only the first entry counts",
+        Edit(LOG + "_take", "for one in own:", "for one in MUTANT.instead(own, own[:1]):"),
+        broker_crash=1.0,
+        save_s=10.0,
+    ),
+    _broker(
+        "index_forgets_its_slots",
+        "a start makes the index's slots anew without what it holds",
+        Edit(INDEX + "_cut", "np.arange(1, count)", "MUTANT.instead(1, 0) * np.arange(1, count)"),
+        broker_crash=1.5,
+    ),
+)
+
+MASTERS = (
+    _broker(
+        "trusts_a_lease_for_ever",
+        "a master answers by a lease that is over",
+        swapped(AUTHORITY + "holds", "self._clock() < self._lease_until_s", "True"),
+        **OLD_MASTERS,
+        lease_reads=True,
+    ),
+)
+
+DELAYS = (
+    _broker(
+        "delivers_the_last_one_again",
+        "a level goes on with the message that it delivered last",
+        swapped(SCHEDULE + "_deliver", "records[due - 1].queue_offset + 1", "records[due - 1].queue_offset"),
+        delayed=0.5,
+    ),
+    _broker(
+        "delivers_early",
+        "a message that waits for its time is due at once",
+        swapped(SCHEDULE + "_waits_ms", "waits_ms if waits_ms <= delay_ms else 0", "0"),
+        delayed=0.5,
+    ),
+)
+
+ENDS = (
+    _broker(
+        "commits_what_is_over",
+        "a transaction that was ended is found again when somebody ends it otherwise",
+        Edit(
+            HALVES + "find",
+            "found = self.open.get(record.queue_offset)",
+            "found = self.open.get(record.queue_offset); found = MUTANT.instead(found, found or half_of(record))",
+        ),
+        halves=0.4,
+    ),
+    _broker(
+        "reads_halves_from_their_end",
+        "a new master begins to read behind transactions that are open",
+        swapped(HALVES + "begins", "next(iter(self.open), self.next_half)", "self.next_half"),
+        halves=0.4,
+        **NEW_MASTERS,
+    ),
+)
+
+BROKERS = (*PUTS, *DISPATCH, *MASTERS, *DELAYS, *ENDS)

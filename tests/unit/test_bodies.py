@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from node.protocol.codes import FlushMode, RequestCode, ResponseCode, VoteResult, VoterState
@@ -108,6 +108,8 @@ def test_crcs_are_signed_on_the_wire() -> None:
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        assume(not isinstance(json.loads(data), dict))  # an object may be a request that needs no field
     for code in RequestCode:
         with pytest.raises(BodyError):
             decode_request(code, data, 1)

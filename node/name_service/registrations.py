@@ -20,6 +20,7 @@ from node.rocketmq.bodies import (
 from node.rocketmq.java_json import BodyError, load, object_in
 
 BYTES_MAX: Final = 16 * 1024 * 1024
+PIECE_BYTES: Final = 256 * 1024
 VALUES_MAX: Final = 16 * TOPICS_MAX
 _INT: Final = struct.Struct(">i")
 
@@ -38,13 +39,7 @@ def read_registration(body: BytesLike, *, compressed: bool) -> tuple[DataVersion
 
 
 def _read_packed(body: bytes) -> tuple[DataVersion, Topics]:
-    unpack = zlib.decompressobj()
-    try:
-        data = unpack.decompress(body, BYTES_MAX)
-    except zlib.error as error:
-        raise BodyError(f"the body is not compressed as it says: {error}") from None
-    if unpack.unconsumed_tail or not unpack.eof:
-        raise BodyError(f"the body does not end, or holds more than {BYTES_MAX} bytes")
+    data = _unpacked(body)
     try:
         said, at = _piece(data, 0)
         (count,) = _INT.unpack_from(data, at)
@@ -59,6 +54,21 @@ def _read_packed(body: bytes) -> tuple[DataVersion, Topics]:
     except struct.error:
         raise BodyError("the body ends within a field") from None
     return read_data_version(load(said)), topics
+
+
+def _unpacked(body: bytes) -> bytes:
+    """In pieces, so that what is refused never took more than a bound."""
+    unpack, pieces, size = zlib.decompressobj(), list[bytes](), 0
+    try:
+        while not unpack.eof:
+            pieces.append(unpack.decompress(body, PIECE_BYTES))
+            size += len(pieces[-1])
+            if size > BYTES_MAX or not (pieces[-1] or unpack.eof):
+                raise BodyError(f"the body does not end, or holds more than {BYTES_MAX} bytes")
+            body = unpack.unconsumed_tail
+    except zlib.error as error:
+        raise BodyError(f"the body is not compressed as it says: {error}") from None
+    return b"".join(pieces)
 
 
 def _piece(data: bytes, at: int) -> tuple[bytes, int]:

@@ -45,6 +45,7 @@ class Source(Protocol):
     """Where committed entries are read."""
 
     async def entries_from(self, index: int) -> ReadAnswer: ...
+    async def entries_awaited(self, index: int) -> ReadAnswer: ...
 
 
 class AnotherLog(MessageStoreError):
@@ -81,6 +82,7 @@ class DispatchedLog:
         self.end_position = 0
         self.last_term = -1  # of the last entry that is dispatched
         self.stopped_by = ""  # why nothing is dispatched; empty: nothing is wrong
+        self.awaits_next = False  # while puts wait for it: what is committed comes without being asked for
         self._leaders_end = -1  # where the own log ended when its engine led: no committed entry is behind that
         self._wake = asyncio.Event()
         self._reached: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -167,7 +169,7 @@ class DispatchedLog:
         while True:
             self._save_if_due()
             try:
-                if self.dispatched_index >= self.committed_index:
+                if self.dispatched_index >= self.committed_index and not self.awaits_next:
                     await self._idle()
                     continue
                 await self._step()
@@ -182,21 +184,23 @@ class DispatchedLog:
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, AGAIN_S_MAX)
 
-    async def _idle(self) -> None:
+    async def _idle(self, most_s: float = SAVE_EVERY_S) -> None:
         self._wake.clear()
-        left_s = None if self._is_saved else max(0.01, self._saved_at + SAVE_EVERY_S - self._loop.time())
+        left_s = most_s if self._is_saved else max(0.01, self._saved_at + SAVE_EVERY_S - self._loop.time())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(left_s):
+            async with asyncio.timeout(min(left_s, most_s)):
                 await self._wake.wait()
 
     async def _step(self) -> None:
-        index = self.dispatched_index + 1
-        answer = await self._source.entries_from(index)
+        waits = (index := self.dispatched_index + 1) > self.committed_index
+        answer = await (self._source.entries_awaited(index) if waits else self._source.entries_from(index))
         if answer.count:
             for whole in pieces_of(answer.records, answer.first_index):
                 for piece in split_behind_metadata(whole) if any(whole.channels) else (whole,):
                     self._take(piece)
-        elif answer.committed_index < self.committed_index:
+        elif waits and index > self.committed_index:
+            await self._idle(AGAIN_S_MIN)  # where the engine has no room for reads that wait, it answers at once
+        elif not waits and answer.committed_index < self.committed_index:
             await asyncio.sleep(AGAIN_S_MIN)
 
     def _take(self, piece: Piece) -> None:

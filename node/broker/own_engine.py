@@ -17,6 +17,7 @@ from node.client.link import RemotingError
 from node.client.plain_dledger import INDEX_MAX
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.awaited_frames import AwaitedRead, encode_awaited_read
 from node.transport.slab_frames import (
     BodyError,
     ReadAnswer,
@@ -31,6 +32,7 @@ PIECE_BYTES: Final = 1024 * 1024
 ANSWER_WITHIN_S: Final = 5.0
 OPEN_WITHIN_S: Final = 1.0
 POSITIONS_MS: Final = 10  # the engine says so often at most what is committed ...
+AWAIT_MS: Final = 1_000
 KEEP_ALIVE_MS: Final = 100  # ... and so often at least, or a lease would run out between
 
 
@@ -76,20 +78,26 @@ class OwnEngine:
         """
         return await self._read(ReadRequest(index, PIECE_BYTES, ReadMode.UNSAFE))
 
+    async def entries_awaited(self, index: int) -> ReadAnswer:
+        """The same, as soon as there are any; none where there are none for AWAIT_MS. Raises as `entries_from` does."""
+        awaited = encode_awaited_read(AwaitedRead(index, PIECE_BYTES, AWAIT_MS))
+        return await self._asked(RequestCode.AWAITED_READ, awaited, index)
+
     async def _read(self, request: ReadRequest) -> ReadAnswer:
+        return await self._asked(RequestCode.FAST_READ, encode_read(request), request.from_index)
+
+    async def _asked(self, request: RequestCode, body: bytes, from_index: int) -> ReadAnswer:
         link = self._client.link_of(self.member_id)
         try:
-            answer = decode_read_answer(
-                await link.request(RequestCode.FAST_READ, [encode_read(request)], ANSWER_WITHIN_S)
-            )
+            answer = decode_read_answer(await link.request(request, [body], ANSWER_WITHIN_S))
         except (OSError, TimeoutError, RemotingError, BodyError) as error:
             raise Unreachable(f"{self.member_id}: {error or 'no answer in time'}") from error
         code = response_code(answer.code)
         if code is ResponseCode.SUCCESS:
             return answer
-        text = f"{self.member_id} answers {code.value} {code.name} for entry {request.from_index}"
+        text = f"{self.member_id} answers {code.value} {code.name} for entry {from_index}"
         if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
-            raise Trimmed(request.from_index, answer.first_index, self.member_id)
+            raise Trimmed(from_index, answer.first_index, self.member_id)
         if code is ResponseCode.DISK_ERROR:
             raise EntryDamaged(text)
         if code in DENIED:

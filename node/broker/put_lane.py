@@ -39,7 +39,9 @@ DENIED_AGAIN_S: Final = 1.0
 
 
 class Log(Places, Protocol):
-    """What is needed of the dispatched log."""
+    """What is needed of the dispatched log. `awaits_next`: puts wait for what is committed next."""
+
+    awaits_next: bool
 
     @property
     def behind_s(self) -> float:
@@ -300,6 +302,7 @@ class PutLane:
         await self._settle(lane.end_index)
         self._offsets = QueueOffsets(self._log.next_offset, lane.last_time_ms)
         self._lane, self._replaced_since = lane, None
+        self._log.awaits_next = True
         self._ended.clear()
         self.lanes_opened += 1
         for hear in self.on_open:
@@ -343,6 +346,7 @@ class PutLane:
         """This member does not lead any more: nothing is taken, and what has no outcome is answered."""
         lane, self._lane, self._offsets, self._replaced_since = self._lane, None, None, None
         self._why_away = "this member does not lead"
+        self._log.awaits_next = False
         if lane is not None:
             lane.close()
         turn, self._turn = self._turn, []

@@ -26,6 +26,7 @@ NEEDED: Final = {
     RequestCode.COMMAND: Right.APPEND,
     RequestCode.QUESTION: Right.READ,
     RequestCode.FAST_READ: Right.READ,
+    RequestCode.AWAITED_READ: Right.READ,
     RequestCode.GET: Right.READ,
     RequestCode.COMMITTED_STREAM: Right.READ,
     RequestCode.INTROSPECT: Right.OBSERVE,

@@ -227,18 +227,22 @@ class ClientRequests:
     def _fast_read(self, connection: Connection, frame: Frame) -> None:
         request = decode_read(frame.body)
         if request.mode is ReadMode.UNSAFE:
-            self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
+            self.read(connection, frame, request)
             return
         self._quota.take(connection, 1, len(frame.body))
 
         def confirmed(outcome: ReadOutcome) -> None:
             self._quota.give(connection, 1, len(frame.body))
             if outcome.code is ResponseCode.SUCCESS:
-                self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
+                self.read(connection, frame, request)
             else:
                 self._read_answer(connection, frame, request, outcome.code, 0, b"")
 
         self._driver.read_index(confirmed, request.mode.way)
+
+    def read(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
+        """Answers with what is committed here."""
+        self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
 
     def _read_records(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
         under_way = self._reading.get(connection, 0)

@@ -22,6 +22,7 @@ from node.consensus.status import ReplicaStatus
 from node.consensus.strangers import Stranger
 from node.engine.action_trail import ActionTrail
 from node.engine.applier import Applier, Machine
+from node.engine.awaited_reads import AwaitedReads
 from node.engine.client_requests import ClientRequests
 from node.engine.committed_stream import CommittedStreams
 from node.engine.duties import Duties
@@ -115,6 +116,9 @@ class Engine:
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self.client_requests.when_closed.append(self.streams.closed)
+        self.awaited = AwaitedReads(self.replica, self.client_requests.read)
+        self.client_requests.serve(RequestCode.AWAITED_READ, self.awaited.handle)
+        self.client_requests.when_closed.append(self.awaited.closed)
         self.proposals = Proposals(self.replica, self._done)
         self.trail: ActionTrail | None = None
         self._turn_scheduled = False
@@ -160,6 +164,7 @@ class Engine:
         if self.machine_requests is not None:
             self.machine_requests.stop()
         self.streams.close()
+        self.awaited.close()
         await self.links.stop()
         self.process.port.end(self.group_end)
         await asyncio.sleep(0)
@@ -263,6 +268,8 @@ class Engine:
             self._follow_members()
         if self.streams.streams:
             self.streams.moved()
+        if self.awaited.waiting:
+            self.awaited.moved()
         if self._deadline_moved or now >= self._look_again_at:
             self._arm(now)
 

@@ -35,6 +35,7 @@ class RequestCode(IntEnum):
     LANE_APPEND = 52012
     INSTALL_BASE = 52013  # a member is to begin its log where its leader's begins
     SNAPSHOT_PART = 52014  # a member is to begin its log behind a snapshot, of which this is a piece
+    AWAITED_READ = 52015  # as FAST_READ of what is committed, once it is
     COMMAND = 52020  # to a group's state machine: appended, applied, answered with the result
     QUESTION = 52021  # to a member's state machine, behind a read index
     USER_DEFINE_REQUEST = 59999

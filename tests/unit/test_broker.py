@@ -22,9 +22,12 @@ from node.message_store.dispatch_mark import read_mark, write_mark
 from node.message_store.errors import MessageStoreError
 from node.message_store.properties import join_properties
 from node.message_store.put_result import PutStatus
+from node.message_store.recent_entries import Piece
 from node.message_store.record import TransactionType, decode_record
 from node.message_store.write_files import OsDisk
+from node.protocol.codes import ResponseCode
 from node.store.memory_store import MemoryStore
+from node.transport.slab_frames import ReadAnswer
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
@@ -252,8 +255,8 @@ def test_a_member_whose_dispatch_stands_still_hands_leadership_over(
     async def work(broker: Broker) -> None:
         asked = asyncio.Event()
 
-        async def damaged(index: int) -> object:
-            raise EntryDamaged(f"entry {index}")
+        def damaged(piece: Piece) -> None:
+            raise EntryDamaged(f"entry {piece.first_index}")
 
         async def hand_over() -> str:
             asked.set()
@@ -262,10 +265,31 @@ def test_a_member_whose_dispatch_stands_still_hands_leadership_over(
         monkeypatch.setattr(broker.engine, "hand_over", hand_over)
         await asyncio.sleep(0.3)
         assert not asked.is_set()  # nothing waits
-        monkeypatch.setattr(broker.engine, "entries_from", damaged)
+        monkeypatch.setattr(broker.log, "_take", damaged)
         put = broker.lane.put(message())
         await asked.wait()
         put.cancel()
+
+    run(tmp_path, work)
+
+
+def test_an_engine_that_lets_no_read_wait_is_not_asked_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker) -> None:
+        asked: list[int] = []
+
+        async def at_once(index: int) -> ReadAnswer:
+            asked.append(index)
+            return ReadAnswer(ResponseCode.SUCCESS, index - 1, index, index - 1, 0)
+
+        monkeypatch.setattr(dispatched_log, "AGAIN_S_MIN", 60.0)
+        monkeypatch.setattr(broker.engine, "entries_awaited", at_once)
+        before = broker.log.dispatched_index
+        for number in range(4):  # of the first the read may wait already
+            assert (await broker.lane.put(message(b"%d" % number))).status is PutStatus.PUT_OK
+        assert broker.log.awaits_next and len(set(asked)) == len(asked)
+        assert set(asked) <= set(range(before + 1, before + 6)) and asked
 
     run(tmp_path, work)
 

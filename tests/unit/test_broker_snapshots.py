@@ -10,14 +10,13 @@ import pytest
 
 from node.broker import broker as broker_module
 from node.broker.broker import Broker
-from node.broker.own_engine import OwnEngine
 from node.client.errors import Trimmed
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
 from node.message_store.consume_queue import PullStatus
 from node.message_store.dispatch_mark import mark_path
 from node.message_store.put_result import PutStatus
+from node.message_store.recent_entries import Piece
 from node.message_store.state_file import read_state, state_path
-from node.transport.slab_frames import ReadAnswer
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
@@ -165,16 +164,16 @@ def test_the_same_while_the_broker_runs(tmp_path: Path, monkeypatch: pytest.Monk
         settings = settings_of(tmp_path, free_ports(1))
         async with engine_of(settings), broker_of(settings) as broker:
             await fills(broker, 10)
-            read = OwnEngine.entries_from
+            take = broker.log._take
             trimmed: list[int] = []
 
-            async def once_trimmed(engine: OwnEngine, index: int) -> ReadAnswer:
+            def once_trimmed(piece: Piece) -> None:
                 if not trimmed:
-                    trimmed.append(index)
-                    raise Trimmed(index, index + 1, "n0")
-                return await read(engine, index)
+                    trimmed.append(piece.first_index)
+                    raise Trimmed(piece.first_index, piece.first_index + 1, "n0")
+                take(piece)
 
-            monkeypatch.setattr(OwnEngine, "entries_from", once_trimmed)
+            monkeypatch.setattr(broker.log, "_take", once_trimmed)
             results = await asyncio.gather(*(broker.lane.put(message(BODY, topic="Filler")) for _ in range(10)))
             assert trimmed and [one.queue_offset for one in results] == list(range(10, 20))
             assert broker.reads.max_offset("Filler", 0) == 20

@@ -10,6 +10,7 @@ import pytest
 from node.broker import put_lane
 from node.broker.own_engine import EntryDamaged
 from node.message_store.batch import BatchedMessage, encode_batch
+from node.message_store.recent_entries import Piece
 from node.message_store.record import Host, decode_record, parse_message_id
 from node.rocketmq.codes import Answer, Request
 from node.store.memory_store import MemoryStore
@@ -96,17 +97,17 @@ def test_dispatch_that_stands_still_is_busy_and_what_is_committed_then_unknown(
     async def story() -> None:
         settings = settings_of(tmp_path, free_ports(1))
         async with engine_of(settings), broker_of(settings) as broker, client_of(broker) as client:
-            read = broker.engine.entries_from
+            take = broker.log._take
 
-            async def damaged(index: int) -> object:
-                raise EntryDamaged(f"entry {index}")
+            def damaged(piece: Piece) -> None:
+                raise EntryDamaged(f"entry {piece.first_index}")
 
-            monkeypatch.setattr(broker.engine, "entries_from", damaged)
+            monkeypatch.setattr(broker.log, "_take", damaged)
             [unknown] = await client.send(b"committed")
             assert unknown.code == Answer.SYSTEM_ERROR and "not known whether it is stored" in (unknown.remark or "")
             [busy] = await client.send(b"refused")
             assert busy.code == Answer.SYSTEM_BUSY and "behind" in (busy.remark or "")
-            monkeypatch.setattr(broker.engine, "entries_from", read)
+            monkeypatch.setattr(broker.log, "_take", take)
             await until(lambda: broker.log.next_offset("TopicTest", 0) == 1)
             [after] = await client.send(b"after")
             assert after.fields is not None and after.fields["queueOffset"] == "1"

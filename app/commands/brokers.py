@@ -114,6 +114,7 @@ def broker_lines(one: Json, trouble: str | None) -> list[str]:
     ]
     lines += [f"name server {each['address']}: registered {each['registered_at'] or 'NOT'}"
               for each in one["name_servers"]]  # fmt: skip
+    lines += waiting_lines(one["schedule"], one["transactions"])
     lines += [f"trouble: {escaped(trouble)}"] if trouble else []
     for change in one["role_changes"][-CHANGES_SHOWN:]:
         lines.append(f"{change['at']} {change['change']} in term {change['term']}: {change['outcome']},"
@@ -121,6 +122,24 @@ def broker_lines(one: Json, trouble: str | None) -> list[str]:
         for step in change["steps"]:
             failed = f": {escaped(step['error'])}" if step["error"] else ""
             lines.append(f"    {step['took_ms']:8.1f} ms  {step['step']}{failed}")
+    return lines
+
+
+def waiting_lines(schedule: Json | None, transactions: Json | None) -> list[str]:
+    """What waits at a master: for its time, and for a producer's decision."""
+    lines = []
+    if schedule is not None:
+        lines.append(f"schedule: {schedule['waiting']:,} wait for their time, {schedule['delivered']:,} delivered")
+        for one in schedule["levels"]:
+            late = f", OVERDUE for {one['overdue_ms'] / 1000:.1f} s" if one["overdue_ms"] > BEHIND_MS else ""
+            lines.append(f"    level {one['level']}: {one['waiting']:,} wait, the next is due {one['due_at']}{late}")
+    if transactions is not None:
+        oldest = f", the oldest since {transactions['oldest_at']}" if transactions["oldest_at"] else ""
+        asked = f", {transactions['unanswered']:,} asked three times or more" if transactions["unanswered"] else ""
+        lines.append(f"transactions: {transactions['open']:,} open{oldest}{asked}")
+        for one in transactions["groups"]:
+            group = escaped(one["producer_group"]) or "(no group)"
+            lines.append(f"    {group}: {one['open']:,} open, {one['producers']:,} producers connected")
     return lines
 
 

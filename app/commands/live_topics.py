@@ -25,17 +25,22 @@ def show_topics(target: Target, *, system: bool, as_json: bool) -> int:
     if as_json:
         show_json({"items": items})
         return Exit.FINE
-    rows = [("QUEUES", "MESSAGES", "A SECOND", "NEWEST", "TOPIC")]
+    rows = [("QUEUES", "MESSAGES", "BYTES", "A SECOND", "OLDEST", "NEWEST", "TOPIC")]
     rows += [
         (
-            str(max(one["read_queues"], one["write_queues"])), f"{one['messages']:,}",
-            "-" if one["messages_per_s"] is None else f"{one['messages_per_s']:,.1f}", one["newest_at"] or "-",
-            escaped(one["topic"]),
+            str(max(one["read_queues"], one["write_queues"])), f"{one['messages']:,}", bytes_of(one),
+            "-" if one["messages_per_s"] is None else f"{one['messages_per_s']:,.1f}", one["oldest_at"] or "-",
+            one["newest_at"] or "-", escaped(one["topic"]),
         )
         for one in items
     ]  # fmt: skip
     show("\n".join(in_columns(rows)) if items else "there is no topic yet")
     return Exit.FINE
+
+
+def bytes_of(topic: Json) -> str:
+    """An estimated size says so."""
+    return f"{'about ' if topic['size_is_estimated'] else ''}{topic['size_bytes']:,}"
 
 
 def show_topic(target: Target, topic: str, *, as_json: bool) -> int:
@@ -52,8 +57,8 @@ def show_topic(target: Target, topic: str, *, as_json: bool) -> int:
         for each in queues
     ]  # fmt: skip
     head = (
-        f"topic {escaped(one['topic'])}: {one['messages']:,} messages; {one['read_queues']} queues to read,"
-        f" {one['write_queues']} to write, permission {one['perm']}"
+        f"topic {escaped(one['topic'])}: {one['messages']:,} messages, {bytes_of(one)} bytes;"
+        f" {one['read_queues']} queues to read, {one['write_queues']} to write, permission {one['perm']}"
     )
     show("\n".join([head, *in_columns(rows)]))
     return Exit.FINE

@@ -27,6 +27,7 @@ from app.console.errors import ConsoleError, Invalid, NodeUnreachable
 from app.console.messages_view import MemberBroker
 from app.health.group_view import GroupView
 from node.views.message_answers import (
+    OVERDUE_MS,
     Broker,
     ConsumerGroups,
     Messages,
@@ -99,6 +100,9 @@ async def overview(request: Request, cluster_id: ClusterId, console: ConsoleDep,
         "brokers": [drawn.row_of(one) for one in brokers],
         "sentence_": drawn.sentence_of(brokers),
         "changes": drawn.timeline_of(brokers),
+        "master": drawn.master_of(brokers),
+        "overdue_ms": OVERDUE_MS,
+        "kept": drawn.kept_in_words(brokers),
         "topics": listed[0],
         "groups": listed[1],
         "error": listed[2],

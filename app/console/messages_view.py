@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.console import format as fmt
-from node.views.message_answers import DISPATCH_BEHIND_MS, Broker, ConsumerGroup, RoleChange
+from node.views.message_answers import DISPATCH_BEHIND_MS, OVERDUE_MS, Broker, ConsumerGroup, RoleChange, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
     if down:
         rest = f"{reason_of(down[0])} Its member still votes; clients cannot read there."
         return Sentence("attention", f"The broker of {names(one.member_id for one in down)} is down.", rest)
+    if waits := waiting_sentence(master):
+        return waits
     if unregistered := [(one, lost) for one in brokers if (lost := lost_at(one))]:
         return unregistered_sentence(master, unregistered)
     if silent:
@@ -76,6 +78,24 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
             "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
         )
     return Sentence("ok", f"{master.member_id} is master, and every broker's dispatch is in step.", "")
+
+
+def waiting_sentence(master: MemberBroker) -> Sentence | None:
+    """Of what waits at the master too long: for its delivery, for a producer's decision."""
+    assert master.said is not None
+    schedule, transactions = master.said.schedule, master.said.transactions
+    late = [one for one in schedule.levels if one.overdue_ms > OVERDUE_MS] if schedule is not None else []
+    if late:
+        oldest = fmt.duration_ms(max(one.overdue_ms for one in late))
+        rest = f"The oldest of {sum(one.waiting for one in late):,} was due {oldest} ago; it is tried again and again."
+        return Sentence("attention", "Messages with a delay are due and not delivered.", rest)
+    if transactions is not None and transactions.unanswered:
+        gone = [one.producer_group for one in transactions.groups if not one.producers]
+        why = f"no producer of {names(gone)} is connected" if gone else "their producers do not decide"
+        rest = f"After {transactions.checks_max} checks a transaction is given up: {why}."
+        count = fmt.count(transactions.unanswered)
+        return Sentence("attention", f"{count} transactions were asked about three times or more.", rest)
+    return None
 
 
 def lost_at(one: MemberBroker) -> list[str]:
@@ -161,6 +181,23 @@ def lag_in_words(group: ConsumerGroup) -> str:
 
 def rate_in_words(per_s: float | None) -> str:
     return fmt.UNKNOWN if per_s is None else f"{per_s:,.1f}"
+
+
+def size_in_words(topic: Topic) -> str:
+    return ("about " if topic.size_is_estimated else "") + fmt.size(topic.size_bytes)
+
+
+def kept_in_words(brokers: Sequence[MemberBroker]) -> str:
+    """By the master's configuration: each member removes its own files."""
+    master = master_of(brokers)
+    if master is None or master.said is None:
+        return fmt.UNKNOWN
+    kept = master.said.kept
+    if kept is None:
+        return "for ever: no retention is configured"
+    hours = ", ".join(f"{one}:00" for one in kept.delete_when)
+    size = f", and earlier where the log grows beyond {fmt.size(kept.max_log_bytes)}" if kept.max_log_bytes else ""
+    return f"until their file is {kept.hours} h old (it goes at {hours}){size}, or the disk is nearly full"
 
 
 def perm_in_words(perm: int) -> str:

@@ -276,6 +276,24 @@ ADVICE: Final[dict[str, Advice]] = {
         command=BROKERS,
         curl=BROKER_CURL,
     ),
+    "alarm_broker_schedule_behind": Advice(
+        "messages with a delay level have come to their time, and {node}'s broker cannot store them into their topics:"
+        " no room, a full disk, or a put that fails again and again",
+        "see what else is wrong with {node} (disk, dispatch, quorum), and its broker's output; it is well when this"
+        " ends with 0",
+        "a-broker-is-not-well",
+        command=BROKERS,
+        curl=BROKER_CURL,
+    ),
+    "alarm_broker_transactions_unanswered": Advice(
+        "half messages wait for a decision that no producer gives; consumers do not see them, and after the last check"
+        " each is given up: it goes to TRANS_CHECK_MAX_TIME_TOPIC, and is never delivered",
+        "start the producers of that group again, or see why their check does not decide; `quorumscope broker describe`"
+        " shows groups, counts and the oldest",
+        "a-broker-is-not-well",
+        command="quorumscope broker describe {node} --node {own_url}",
+        curl=BROKER_CURL,
+    ),
     "term_flapping": Advice(
         "leaders are replaced again and again: they come late, or links between members come and go",
         "look at load and clocks of the members: `quorumscope_tick_gap_max_ms` in the second line",

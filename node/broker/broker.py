@@ -155,6 +155,7 @@ class Broker:
                 "stopped_by": log.stopped_by or None, "end_offset": log.end_position,
             },
             "role_changes": [one.as_said() for one in roles.timeline],
+            "schedule": self.schedule.as_said() if self.is_master else None,
         }  # fmt: skip
 
     def said(self, kind: str, severity: str, reason: str) -> None:

@@ -183,6 +183,7 @@ class ClientPort:
             "name_servers": [{"address": one, "registered_ms": at} for one, at in registered.items()],
             "connections": len(self.server.connections),
             "pulls_held": self.requests.pulls.held,
+            "transactions": self.requests.transactions.pending(),
         }
 
     def _closed(self, connection: ClientConnection) -> None:

@@ -21,6 +21,7 @@ from node.background import Background
 from node.broker.group_lag import GroupLag
 from node.broker.requests.context import Context
 from node.broker.requests.lookups import has_key
+from node.broker.topic_sizes import TopicSizes
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.record import decode_record, parse_message_id
 from node.protocol.entry import BytesLike
@@ -54,7 +55,7 @@ class Introspection:
     ) -> None:  # fmt: skip
         """`more`: further questions, by name; their answers are objects."""
         self._context, self._state, self._rates = context, state, rates
-        self._lag = GroupLag(context)
+        self._lag, self._sizes = GroupLag(context), TopicSizes(context.store.reads)
         self._background = Background()
         self._answers: dict[str, Callable[[Asked], Coroutine[Any, Any, Reply]]] = {
             "broker": self._broker, "topics": self._topics, "topic": self._one_topic, "queues": self._queues,
@@ -119,20 +120,27 @@ class Introspection:
     async def _topic(self, name: str) -> Json:
         context = self._context
         topic, reads = context.topics.topics[name], context.store.reads
-        messages = total = 0
-        newest_ms = -1
+        messages = total = size_bytes = 0
+        newest_ms, oldest_ms, is_estimated = -1, None, False
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             high = reads.max_offset(name, queue_id)
             if high:
                 low = reads.min_offset(name, queue_id)
                 messages, total = messages + high - low, total + high
-                newest_ms = max(newest_ms, reads.stored_at_ms(name, queue_id, high - 1) if high > low else -1)
+                if high > low:
+                    newest_ms = max(newest_ms, reads.stored_at_ms(name, queue_id, high - 1))
+                    first_ms = reads.stored_at_ms(name, queue_id, low)
+                    oldest_ms = first_ms if oldest_ms is None or 0 <= first_ms < oldest_ms else oldest_ms
+                    queue_bytes, estimated = self._sizes.of(name, queue_id)
+                    size_bytes, is_estimated = size_bytes + queue_bytes, is_estimated or estimated
             if queue_id % LET_IN_EVERY == LET_IN_EVERY - 1:
                 await asyncio.sleep(0)
         return {
             "topic": name, "read_queues": topic.read_queues, "write_queues": topic.write_queues, "perm": topic.perm,
             "is_ordered": bool(topic.order), "is_system": self._is_system(name), "messages": messages,
-            "messages_ever": total, "messages_per_s": self._rates(name),
+            "messages_ever": total, "messages_per_s": self._rates(name), "size_bytes": size_bytes,
+            "size_is_estimated": is_estimated,
+            "oldest_stored_ms": oldest_ms if oldest_ms is not None and oldest_ms >= 0 else None,
             "newest_stored_ms": newest_ms if newest_ms >= 0 else None,
         }  # fmt: skip
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from node.background import Background
 from node.broker.metadata import Metadata, NotNow
@@ -77,6 +78,18 @@ class DelayOffsetsInLog:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class LevelPending:
+    """What waits in one level: how many, when the first of them is due (epoch; None: it cannot be read now), and for
+    how long it has been."""
+
+    level: int
+    delay_ms: int
+    waiting: int
+    due_ms: int | None
+    overdue_ms: int
+
+
 class ScheduleService:
     """See the module's docstring. `levels_ms`: level 1 first."""
 
@@ -104,13 +117,23 @@ class ScheduleService:
         for task in self._background.tasks:
             task.cancel()
 
-    def waiting(self) -> int:
-        """How many messages wait for their time."""
-        reads = self._store.reads
-        return sum(
-            max(0, reads.max_offset(SCHEDULE_TOPIC, level - 1) - self.next_offsets.get(level, 0))
-            for level in self.next_offsets
-        )
+    def pending(self) -> list[LevelPending]:
+        """Of each level with messages that wait; what a slave knows is nothing."""
+        reads, found = self._store.reads, []
+        for level, next_offset in sorted(self.next_offsets.items()):
+            first = max(next_offset, reads.min_offset(SCHEDULE_TOPIC, level - 1))
+            waiting = reads.max_offset(SCHEDULE_TOPIC, level - 1) - first
+            if waiting > 0:
+                stored_ms, delay_ms = reads.stored_at_ms(SCHEDULE_TOPIC, level - 1, first), self._levels_ms[level - 1]
+                due_ms = stored_ms + delay_ms if stored_ms >= 0 else None
+                overdue_ms = 0 if due_ms is None else max(0, self._now_ms() - due_ms)
+                found.append(LevelPending(level, delay_ms, waiting, due_ms, overdue_ms))
+        return found
+
+    def as_said(self) -> dict[str, Any]:
+        """For `node/broker/introspection.py`."""
+        levels = [asdict(one) for one in self.pending()]
+        return {"waiting": sum(one["waiting"] for one in levels), "delivered": self.delivered, "levels": levels}
 
     def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
         """These queues have got messages."""

@@ -12,7 +12,7 @@ what is open.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +24,7 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 PRODUCER_GROUP: Final = "PGROUP"
 _OFFSET_DIGITS_MAX: Final = 18
+CHECKS_APART: Final = 16  # counts of checks are kept apart up to so many
 Key = tuple[str, str, str]
 
 
@@ -37,10 +38,16 @@ class Half:
     checks: int
     immunity_ms: int | None
     key: Key | None
+    group: str  # the producers that may decide
     decision: TransactionType | None = None
     lock: asyncio.Lock = field(
         default_factory=asyncio.Lock
     )  # of the transaction: ending and checking exclude each other
+
+    @property
+    def class_of_checks(self) -> int:
+        """A hostile producer's count makes no class of its own."""
+        return min(self.checks, CHECKS_APART)
 
     def is_due(self, now_ms: int, timeout_ms: int) -> bool:
         """Whether its producer is to be asked. A producer's clock that is ahead delays nothing, as in RocketMQ."""
@@ -57,6 +64,8 @@ class HalfTable:
         self._by_key: dict[Key, Half] = {}
         self._ended_ahead: set[int] = set()  # op messages whose half message was not read yet
         self._ops: deque[tuple[int, int]] = deque()  # op messages' offsets, and the highest that each ends
+        self._by_checks: dict[int, dict[int, Half]] = {}  # each in the order of the queue
+        self.by_group: Counter[str] = Counter()
 
     def take_half(self, record: MessageRecord) -> None:
         """The next one of the half queue."""
@@ -70,6 +79,8 @@ class HalfTable:
             self._ended_ahead.discard(half.offset)
             return
         self.open[half.offset] = half
+        self._by_checks.setdefault(half.class_of_checks, {})[half.offset] = half
+        self.by_group[half.group] += 1
         if half.key is not None:
             self._by_key[half.key] = half
 
@@ -86,7 +97,13 @@ class HalfTable:
     def drop(self, offset: int) -> None:
         """It is not open any more."""
         half = self.open.pop(offset, None)
-        if half is not None and half.key is not None and self._by_key.get(half.key) is half:
+        if half is None:
+            return
+        del self._by_checks[half.class_of_checks][offset]
+        self.by_group[half.group] -= 1
+        if not self.by_group[half.group]:
+            del self.by_group[half.group]
+        if half.key is not None and self._by_key.get(half.key) is half:
             del self._by_key[half.key]
 
     def find(self, record: MessageRecord) -> Half | None:
@@ -94,6 +111,16 @@ class HalfTable:
         found = self.open.get(record.queue_offset)
         key = key_of(record)
         return self._by_key.get(key) if found is None and key is not None else found
+
+    def asked_at_least(self, checks: int) -> int:
+        """How many are open though their producers were asked so often; counted up to CHECKS_APART."""
+        return sum(len(halves) for asked, halves in self._by_checks.items() if asked >= checks)
+
+    @property
+    def oldest_born_ms(self) -> int | None:
+        """When the oldest began, by its producer's clock. A check moves a transaction behind those that were not
+        checked yet, and keeps the order among those checked as often."""
+        return min((next(iter(one.values())).born_ms for one in self._by_checks.values() if one), default=None)
 
     def begins(self) -> tuple[int, int]:
         """From where both queues have to be read to know all that is open."""
@@ -109,6 +136,7 @@ def half_of(record: MessageRecord) -> Half:
     return Half(
         record.queue_offset, record.physical_offset, record.born_timestamp_ms, int(checks) if _is_number(checks) else 0,
         int(immunity) * 1000 if _is_number(immunity) else None, key_of(record),
+        known.get(PRODUCER_GROUP, ""),
     )  # fmt: skip
 
 

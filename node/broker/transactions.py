@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from node.background import Background, reason_of
 from node.broker.requests.context import Context
@@ -45,6 +45,8 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 OPEN_MAX: Final = 1_000_000
 AT_ONCE: Final = 32  # checks that are under way together
 READ_AT_ONCE: Final = 32
+UNANSWERED_CHECKS: Final = 3  # asked so often, a producer should have decided
+GROUPS_SHOWN: Final = 20
 KEEP_OFFSETS_S: Final = 5.0
 AGAIN_S: Final = 0.1
 FULL: Final = f"[TRANSACTIONS]{OPEN_MAX} transactions are open, the most that there may be"
@@ -106,6 +108,21 @@ class Transactions:
     def is_known(self) -> bool:
         """Whether all that is open has been read."""
         return self._table is not None and self._read.is_set()
+
+    def pending(self) -> dict[str, Any] | None:
+        """What is open; None: another broker is master, and knows."""
+        table = self._table
+        if table is None:
+            return None
+        producers = self._context.clients.producers
+        return {
+            "open": len(table.open), "all_read": self.is_known, "oldest_born_ms": table.oldest_born_ms,
+            "unanswered": table.asked_at_least(UNANSWERED_CHECKS), "checks_max": self._times.checks_max,
+            "groups": [
+                {"producer_group": group, "open": count, "producers": len(producers.get(group, ()))}
+                for group, count in table.by_group.most_common(GROUPS_SHOWN)
+            ],
+        }  # fmt: skip
 
     def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
         """These queues have got messages."""

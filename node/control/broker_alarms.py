@@ -15,7 +15,7 @@ from node.control.broker_link import BrokerLink
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.views.base import TEXT_MAX
-from node.views.message_answers import DISPATCH_BEHIND_MS
+from node.views.message_answers import DISPATCH_BEHIND_MS, OVERDUE_MS
 from node.views.state import AlarmView
 
 EVERY_S: Final = 1.0
@@ -30,6 +30,7 @@ class BrokerAlarms:
     def __init__(self, link: BrokerLink, self_id: str) -> None:
         self._link, self._self_id = link, self_id
         self._background = Background()
+        self.said: Json | None = None  # what it answered last; None: it does not answer
         self._found: dict[str, tuple[float, str, str]] = {}  # by code: since when twice, and the text
 
     def start(self) -> None:
@@ -50,10 +51,10 @@ class BrokerAlarms:
 
     async def _look(self) -> None:
         try:
-            said = await self._link.json("broker", within_s=WITHIN_S)
-            wrong = troubles(said, leads=said["leader_id"] == self._self_id)
+            self.said = await self._link.json("broker", within_s=WITHIN_S)
+            wrong = troubles(self.said, leads=self.said["leader_id"] == self._self_id)
         except Problem as problem:
-            wrong = {"broker_down": problem.detail.rstrip(".")}
+            self.said, wrong = None, {"broker_down": problem.detail.rstrip(".")}
         now_s, before = time.monotonic(), self._found
         self._found = {}
         for code, text in wrong.items():
@@ -77,7 +78,28 @@ def troubles(said: Json, *, leads: bool) -> dict[str, str]:
         last = said["role_changes"][-1] if said["role_changes"] else None
         step = f": it is at the step {last['steps'][-1]['step']!r}" if last is not None and last["steps"] else ""
         found["broker_not_master"] = f"its engine leads, and no messages are taken{step}"
+    found |= waiting_troubles(said.get("schedule"), said.get("transactions"))
     silent = [one["address"] for one in said["name_servers"] if one["registered_ms"] is None]
     if silent and said["role"] is not None:
         found["broker_not_registered"] = f"clients that ask {', '.join(silent)} do not learn of it"
+    return found
+
+
+def waiting_troubles(schedule: Json | None, transactions: Json | None) -> dict[str, str]:
+    """Of a master: deliveries that are due and not made, transactions that no producer decides."""
+    found: dict[str, str] = {}
+    late = [one for one in (schedule or {}).get("levels", ()) if one["overdue_ms"] > OVERDUE_MS]
+    if late:
+        worst = max(late, key=lambda one: int(one["overdue_ms"]))
+        count, seconds = sum(one["waiting"] for one in late), worst["overdue_ms"] / 1000
+        text = f"{count:,} wait in level {', '.join(str(one['level']) for one in late)}"
+        found["broker_schedule_behind"] = (
+            f"messages are due and not delivered: {text}, the oldest due {seconds:.0f} s ago"
+        )
+    unanswered = transactions["unanswered"] if transactions is not None else 0
+    if transactions is not None and unanswered:
+        gone = [one["producer_group"] for one in transactions["groups"] if not one["producers"]]
+        who = f"no producer of {', '.join(gone)} is connected" if gone else "their producers do not decide"
+        was = "transaction was" if unanswered == 1 else "transactions were"
+        found["broker_transactions_unanswered"] = f"{unanswered:,} {was} asked about three times or more: {who}"
     return found

@@ -142,7 +142,7 @@ async def put_topic(parts: PartsDep, topic: str, body: NewTopic) -> Json:
 async def one_topic(parts: Parts, topic: str) -> Json:
     """Raises Problem."""
     said = await link_of(parts).json("topic", topic=topic)
-    return timed(said, newest_stored_ms="newest_at")
+    return timed(said, oldest_stored_ms="oldest_at", newest_stored_ms="newest_at")
 
 
 @router.get("/topics/{topic}", responses=says(Topic))

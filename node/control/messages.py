@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
+from node.config_models import RetentionTable
 from node.control.broker_link import BrokerLink, Json
 from node.control.common import INT64_MAX, Limit, Parts, PartsDep
 from node.control.problems import Problem
@@ -62,6 +63,7 @@ async def broker(parts: PartsDep) -> Json:
     known: Json = {
         "as_of": now_text(), "broker": "ok", "reason": None, "group": settings.node.group,
         "self_id": settings.node.id, "address": settings.broker.address, "vip": settings.broker.vip,
+        "kept": kept(settings.retention),
     }  # fmt: skip
     try:
         said = await link_of(parts).json("broker", within_s=STATE_WITHIN_S)
@@ -69,15 +71,29 @@ async def broker(parts: PartsDep) -> Json:
         if problem.status != 503:
             raise
         silent = dict.fromkeys(
-            ("role", "broker_id", "term", "leader_id", "dispatch", "connections", "pulls_held", "counts")
-        )
+            ("role", "broker_id", "term", "leader_id", "dispatch", "connections", "pulls_held", "counts", "schedule",
+             "transactions")
+        )  # fmt: skip
         servers = [{"address": one, "registered_at": None} for one in settings.broker.name_server_addresses]
         return known | silent | {
             "broker": "down", "reason": problem.detail, "name_servers": servers, "role_changes": [],
         }  # fmt: skip
     said["name_servers"] = [timed(one, registered_ms="registered_at") for one in said["name_servers"]]
     said["role_changes"] = [timed(one, began_at_ms="at") for one in said["role_changes"]]
+    if said["schedule"] is not None:
+        said["schedule"]["levels"] = [timed(one, due_ms="due_at") for one in said["schedule"]["levels"]]
+    if said["transactions"] is not None:
+        timed(said["transactions"], oldest_born_ms="oldest_at")
     return known | said
+
+
+def kept(retention: RetentionTable) -> Json | None:
+    if not retention.enabled:
+        return None
+    return {
+        "hours": retention.file_reserved_hours, "delete_when": list(retention.delete_when),
+        "max_log_bytes": retention.max_log_bytes,
+    }  # fmt: skip
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
@@ -85,7 +101,7 @@ async def broker(parts: PartsDep) -> Json:
 async def topics(parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False) -> Json:
     """By name: queues, messages, how many a second, the newest one's time."""
     said = await link_of(parts).json("topics", limit=limit, cursor=cursor, system=system)
-    items = [timed(one, newest_stored_ms="newest_at") for one in said["items"]]
+    items = [timed(one, oldest_stored_ms="oldest_at", newest_stored_ms="newest_at") for one in said["items"]]
     return {"as_of": now_text(), "items": items, "next": said["next"]}
 
 

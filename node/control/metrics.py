@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from node.control.broker_metrics import BrokerSnapshot, Json
+from node.control.gauges import gauge, labelled, one_hot
 from node.views.base import View
 from node.views.closures import ClosuresView
 from node.views.replication import WatermarksView
@@ -104,27 +106,10 @@ def value(view: View, name: str) -> float | None:
     return found
 
 
-def gauge(name: str, text: str, known: float | None) -> Iterator[GaugeMetricFamily]:
-    if known is not None:
-        yield GaugeMetricFamily(name, text, value=known)
-
-
-def labelled(name: str, text: str, label: str, values: Mapping[str, float | None]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for one, known in values.items():
-        if known is not None:
-            family.add_metric([one], known)
-    return family
-
-
-def one_hot(name: str, text: str, label: str, values: tuple[str, ...], current: str | None) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for one in values:
-        family.add_metric([one], 1 if one == current else 0)
-    return family
-
-
-def exposition(state: StateView, watermarks: WatermarksView, closures: ClosuresView) -> str:
+def exposition(state: StateView, watermarks: WatermarksView, closures: ClosuresView, broker: Json | None = None) -> str:
+    """`broker`: what this member's broker said last, where it has one that answers."""
     registry = CollectorRegistry()
     registry.register(Snapshot(state, watermarks, closures))
+    if broker is not None:
+        registry.register(BrokerSnapshot(broker))
     return generate_latest(registry).decode()

@@ -158,5 +158,6 @@ def verdict(fine: bool, state: StateView) -> Response:
 async def metrics(parts: PartsDep) -> Response:
     get = parts.snapshots.get
     state, watermarks, closures = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
-    text = exposition(with_own_alarm(parts, state), watermarks, closures)
+    broker = None if parts.broker_alarms is None else parts.broker_alarms.said
+    text = exposition(with_own_alarm(parts, state), watermarks, closures, broker)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

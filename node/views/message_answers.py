@@ -14,6 +14,9 @@ Role = Literal["MASTER", "SLAVE"]
 DISPATCH_BEHIND_MS: Final = 1000
 """A master whose dispatch is further behind takes no more messages (docs/broker.md)."""
 
+OVERDUE_MS: Final = 5000
+"""A delivery takes one put; what has been due for so long is held up."""
+
 
 # --- the broker -----------------------------------------------------------------------------------------------------
 class Dispatch(BaseModel):
@@ -57,6 +60,54 @@ class RoleChange(BaseModel):
     steps: list[RoleStep]
 
 
+class LevelPending(BaseModel):
+    """Messages that wait in one delay level: `due_at` is the first one's time, `overdue_ms` how long ago that was."""
+
+    level: int
+    delay_ms: int
+    waiting: int
+    due_at: str | None
+    overdue_ms: int
+
+
+class Schedule(BaseModel):
+    """The schedule service of a master. `delivered`: since its process began; `levels`: those with messages."""
+
+    waiting: int
+    delivered: int
+    levels: list[LevelPending]
+
+
+class GroupTransactions(BaseModel):
+    """Open transactions of one producer group; `producers`: how many of it are connected, to be asked."""
+
+    producer_group: str
+    open: int
+    producers: int
+
+
+class Transactions(BaseModel):
+    """Half messages that wait for their producer's decision. `all_read`: False while a new master still reads what is
+    open; `oldest_at`: by its producer's clock; `unanswered`: asked three times or more, and not decided; after
+    `checks_max` checks one is given up. `groups`: those with most, 20 at most."""
+
+    open: int
+    all_read: bool
+    oldest_at: str | None
+    unanswered: int
+    checks_max: int
+    groups: list[GroupTransactions]
+
+
+class Kept(BaseModel):
+    """How long messages are kept: files of the log go `hours` after they were written last, in the hours `delete_when`
+    of the day; null: for ever."""
+
+    hours: int
+    delete_when: list[str]
+    max_log_bytes: int
+
+
 class Counts(BaseModel):
     """`consumer_groups`: those with members now."""
 
@@ -69,7 +120,8 @@ class Counts(BaseModel):
 class Broker(BaseModel):
     """This member's broker. Where it is down, `reason` says why, and what it would say itself is null.
 
-    `role`: null before the first election. `broker_id`: 0 for the master, a slave's member number + 1.
+    `role`: null before the first election. `broker_id`: 0 for the master, a slave's member number + 1. `schedule` and
+    `transactions`: only the master has them.
     """
 
     as_of: str
@@ -88,13 +140,18 @@ class Broker(BaseModel):
     connections: int | None
     pulls_held: int | None
     counts: Counts | None
+    kept: Kept | None
+    schedule: Schedule | None
+    transactions: Transactions | None
     role_changes: list[RoleChange]
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
 class Topic(BaseModel):
     """`messages`: what can be read now; `messages_ever`: since the topic was made; `messages_per_s`: over the last
-    minute, null before it was seen twice; `newest_at`: when the newest message was stored."""
+    minute, null before it was seen twice; `oldest_at`, `newest_at`: when the first and the last that can be read were
+    stored. `size_bytes`: of their records in the log; of a queue with more than 512 of them it is estimated from some
+    (`size_is_estimated`)."""
 
     topic: str
     read_queues: int
@@ -105,6 +162,9 @@ class Topic(BaseModel):
     messages: int
     messages_ever: int
     messages_per_s: float | None
+    size_bytes: int
+    size_is_estimated: bool
+    oldest_at: str | None
     newest_at: str | None
 
 

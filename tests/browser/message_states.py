@@ -25,6 +25,14 @@ BODY: Final = (
     + " inbound aircraft" * 30
     + '"}'
 )
+LEVELS: Final = [
+    {"level": at, "delay_ms": delay_ms, "waiting": 98_204_993 // at, "due_at": SINCE, "overdue_ms": overdue_ms}
+    for at, delay_ms, overdue_ms in ((1, 1000, 0), (3, 10_000, 41_000), (18, 7_200_000, 0))
+]
+UNDECIDED: Final = [
+    {"producer_group": name, "open": 602_496, "producers": producers}
+    for name, producers in (("tickets", 3), (LONG_NAME, 0))
+]
 PAGES: Final = {
     "messages": MESSAGES, "messages-system": f"{MESSAGES}?system=true",
     "topic": f"{MESSAGES}/topics/{TOPIC}?sent=7F000001",
@@ -38,7 +46,9 @@ def topic(name: str, at: int) -> Json:
     shown: Json = example("get /api/v1/topics")["items"][0]
     return shown | {"topic": name, "messages": 1_204_993 * at, "messages_ever": 98_204_993 * at + 7,
                     "messages_per_s": None if at == 2 else 18_204.5 / (at + 1), "perm": (6, 4, 2)[at % 3],
-                    "is_ordered": at == 1, "newest_at": None if at == 0 else SINCE}  # fmt: skip
+                    "is_ordered": at == 1, "oldest_at": SINCE if at else None,
+                    "size_bytes": 361_498_200 * at, "size_is_estimated": at != 1,
+                    "newest_at": None if at == 0 else SINCE}  # fmt: skip
 
 
 def member(at: int) -> Json:
@@ -96,6 +106,12 @@ class Brokers(BrokerGroup):
             case ["broker"]:
                 said["name_servers"] = [{"address": "names.ops.example:9876", "registered_at": SINCE},
                                         {"address": "10.20.30.99:9876", "registered_at": None}]  # fmt: skip
+                if node is self.leader and said["broker"] == "ok":
+                    said["schedule"] = {"waiting": 1_204_993, "delivered": 98_204_993, "levels": LEVELS}
+                    said["transactions"] = {"open": 1_204_993, "all_read": False, "oldest_at": SINCE, "unanswered": 77,
+                                            "checks_max": 15, "groups": UNDECIDED}  # fmt: skip
+                else:
+                    said["schedule"] = said["transactions"] = None
                 if said["role_changes"]:
                     why = "committed and dispatched up to the lane's end: entry 1,204,993 was not dispatched in time"
                     said["role_changes"] = [change("failed", why), change("done", ""), change("running", "")]

@@ -33,10 +33,11 @@ class BrokerGroup(FakeGroup):
         if path[0] == "broker":
             said = example("get /api/v1/broker") | {"self_id": node.id}
             if node.id in self.silent:
-                silent = dict.fromkeys(("role", "dispatch", "counts"))
+                silent = dict.fromkeys(("role", "dispatch", "counts", "schedule", "transactions"))
                 return 200, said | silent | {"broker": "down", "reason": "It does not run.", "role_changes": []}
             leads = node is self.leader
-            return 200, said | {"role": "MASTER" if leads else "SLAVE", "broker_id": 0 if leads else 2}
+            waits = {} if leads else {"schedule": None, "transactions": None}
+            return 200, said | waits | {"role": "MASTER" if leads else "SLAVE", "broker_id": 0 if leads else 2}
         if path[0] in ("topics", "consumer-groups", "messages"):
             named = {"topics": "/{topic}", "consumer-groups": "/{consumer_group}"}.get(path[0], "")
             rest = "".join(f"/{one}" for one in path[2:])

@@ -105,6 +105,12 @@ class MemoryMessages:
         records = self.queues.get((topic, queue_id), [])
         return store_time_of(records[offset]) if offset < len(records) else -1
 
+    def units(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, int, int]]:
+        records = self.queues.get((topic, queue_id), [])[first : first + count]
+        return [
+            (int.from_bytes(one[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big"), len(one), 0) for one in records
+        ]
+
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         records = self.queues.get((topic, queue_id), [])
         later = [at for at, one in enumerate(records) if store_time_of(one) >= time_ms]

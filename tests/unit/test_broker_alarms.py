@@ -11,9 +11,12 @@ import pytest
 
 from node.control import broker_alarms
 from node.control.broker_alarms import BrokerAlarms, troubles
+from node.control.metrics import exposition
 from node.control.openapi import examples
 from node.control.problems import Problem
-from node.views.state import AlarmView
+from node.views.closures import ClosuresView
+from node.views.replication import WatermarksView
+from node.views.state import AlarmView, StateView
 from tests.unit.engine_kit import until
 from tests.unit.test_message_rest import Rest, run
 from tests.unit.test_problems import Story
@@ -28,6 +31,16 @@ def said(**changes: Any) -> Json:
     return found | {"dispatch": dispatch, "name_servers": []} | changes
 
 
+def level(number: int, overdue_ms: int, waiting: int = 3) -> Json:
+    return {"level": number, "delay_ms": 1000, "waiting": waiting, "due_ms": 1, "overdue_ms": overdue_ms}
+
+
+def undecided(unanswered: int, producers: int) -> Json:
+    group = {"producer_group": "tickets", "open": 9, "producers": producers}
+    return {"open": 9, "all_read": True, "oldest_born_ms": 1, "unanswered": unanswered, "checks_max": 15,
+            "groups": [group]}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changes", "leads", "codes"),
     [
@@ -39,10 +52,25 @@ def said(**changes: Any) -> Json:
         ({"name_servers": [{"address": "h:1", "registered_ms": None}]}, True, ["broker_not_registered"]),
         ({"name_servers": [{"address": "h:1", "registered_ms": 5}]}, True, []),
         ({"name_servers": [{"address": "h:1", "registered_ms": None}], "role": None}, False, []),
+        ({"schedule": {"levels": [level(1, 900), level(2, 4900)]}}, True, []), ({"schedule": None}, False, []),
+        ({"schedule": {"levels": [level(1, 900), level(2, 5100)]}}, True, ["broker_schedule_behind"]),
+        ({"transactions": undecided(0, 0)}, True, []), ({"transactions": None}, False, []),
+        ({"transactions": undecided(2, 1)}, True, ["broker_transactions_unanswered"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_follows_from_what_a_broker_says(changes: Json, leads: bool, codes: list[str]) -> None:
     assert list(troubles(said(**changes), leads=leads)) == codes
+
+
+def test_an_alarm_names_the_cause_as_far_as_it_is_known() -> None:
+    late = said(schedule={"levels": [level(2, 5100), level(7, 41_000), level(9, 0)]})
+    assert troubles(late, leads=True)["broker_schedule_behind"] == (
+        "messages are due and not delivered: 6 wait in level 2, 7, the oldest due 41 s ago"
+    )
+    asked = "2 transactions were asked about three times or more"
+    for producers, why in ((0, "no producer of tickets is connected"), (1, "their producers do not decide")):
+        found = troubles(said(transactions=undecided(2, producers)), leads=True)
+        assert found["broker_transactions_unanswered"] == f"{asked}: {why}"
 
 
 def test_an_alarm_stands_once_it_has_lasted_and_no_state_waits_for_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,12 +132,31 @@ def test_a_problem_says_what_to_do() -> None:
     assert one.docs == "docs/problems.md#a-broker-is-not-well" and "broker" in one.means
 
 
+def test_the_metrics_have_the_figures_of_a_broker_and_none_that_it_does_not_say() -> None:
+    late = said(schedule={"levels": [level(2, 5100, 7)]}, transactions=undecided(2, 1), behind_entries=9)
+    text = exposition(StateView(engine="ok", self_id="n0"), WatermarksView(), ClosuresView(), late)
+    for line in (
+        'quorumscope_broker_role{role="MASTER"} 1.0', "quorumscope_broker_dispatch_behind_entries 9.0",
+        'quorumscope_broker_schedule_waiting{level="2"} 7.0', "quorumscope_broker_schedule_overdue_ms 5100.0",
+        "quorumscope_broker_transactions_open 9.0", "quorumscope_broker_transactions_unanswered 2.0",
+        "quorumscope_broker_name_servers_lost 0.0",
+    ):  # fmt: skip
+        assert f"\n{line}\n" in text
+    slave = exposition(
+        StateView(engine="ok", self_id="n0"), WatermarksView(), ClosuresView(), said(schedule=None, transactions=None)
+    )
+    assert "schedule" not in slave and "transactions" not in slave
+    assert "quorumscope_broker" not in exposition(
+        StateView(engine="ok", self_id="n0"), WatermarksView(), ClosuresView(), None
+    )
+
+
 def test_of_a_member_that_is_away_no_step_asks_its_broker_nor_reads_its_log_again() -> None:
     story = Story()
-    story.group.nodes["n1"].alarms = [AlarmView(code="broker_dispatch_behind", severity="warning").to_json()]
+    story.group.nodes["n1"].alarms = [AlarmView(code="broker_schedule_behind", severity="warning").to_json()]
     story.look(8)
     story.group.nodes["n1"].alive = False
     found = {one.code: one for one in story.look(8).problems}
-    step = found["alarm_broker_dispatch_behind"]
+    step = found["alarm_broker_schedule_behind"]
     assert step.command is not None and step.command.startswith("quorumscope status --node http")
     assert "scrub" not in step.next_step and "bring n1 back" in step.next_step

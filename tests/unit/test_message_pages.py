@@ -39,6 +39,8 @@ def test_the_overview_shows_brokers_topics_groups_and_changes_of_role(tmp_path: 
         assert "n0 is master, and every broker&#39;s dispatch is in step." in text
         assert f'{PAGE}/topics/{topic["topic"]}"' in text and f'{PAGE}/groups/{group["group"]}"' in text
         assert "changeToMaster" in text and "Find messages" not in text  # a viewer reads no bodies
+        assert "118 delivered since n0" in text and "tickets" in text and "2 transactions open" in text
+        assert "Messages are kept until their file is 72 h old" in text and "1.2 kB" in text
         assert f'href="{PAGE}" aria-current="page">Messages' in text
         assert "Messages</a>" in (await person.get("/clusters/demo")).text
 
@@ -144,6 +146,13 @@ def test_the_sentence_says_the_worst_that_is_known() -> None:
     assert headline(broker(role="MASTER", dispatch=slow), slave)[0] == "critical"
     assert headline(master, broker(role="SLAVE", dispatch=stopped))[1].startswith("Dispatch stands at n1")
     assert headline(broker(role="MASTER", name_servers=lost))[1] == "The master, n0, is registered nowhere."
+    schedule = example("get /api/v1/broker")["schedule"]
+    late = schedule | {"levels": [schedule["levels"][0] | {"overdue_ms": 41_000}]}
+    assert (
+        headline(broker(role="MASTER", schedule=late), slave)[1] == "Messages with a delay are due and not delivered."
+    )
+    asked = example("get /api/v1/broker")["transactions"] | {"unanswered": 2}
+    assert headline(broker(role="MASTER", transactions=asked), slave)[1].startswith("2 transactions were asked about")
     half = [*lost, {"address": "i:1", "registered_at": "2026-01-01T00:00:00.000Z"}]
     assert headline(broker(role="MASTER", name_servers=half))[1] == "n0 is not registered at h:1."
     found = headline(master, broker(role="SLAVE", name_servers=lost), broker(role="SLAVE", name_servers=half))

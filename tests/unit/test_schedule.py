@@ -86,14 +86,18 @@ def test_messages_are_delivered_when_they_are_due_in_their_order(monkeypatch: py
         await story.put(b"later", 2)
         story.now_ms += 999
         await asyncio.sleep(0.03)
-        assert story.delivered() == [] and story.service.waiting() == 41
+        assert story.delivered() == []
+        due_ms = story.now_ms - 999 + 1000
+        assert [(one.level, one.waiting, one.due_ms, one.overdue_ms) for one in story.service.pending()] == [
+            (1, 40, due_ms, 0), (2, 1, due_ms + 4000, 0)
+        ]  # fmt: skip
         story.now_ms += 1
         await until(lambda: len(story.delivered()) == 40)
         assert story.delivered() == [b"%d" % n for n in range(40)]
         story.now_ms += 4_000
         await until(lambda: story.delivered()[40:] == [b"later"])
         await until(lambda: story.offsets.kept == {1: 40, 2: 1})
-        assert story.service.delivered == 41 and story.service.waiting() == 0
+        assert story.service.delivered == 41 and story.service.pending() == []
 
     tell(story_of, monkeypatch)
 
@@ -191,7 +195,7 @@ def test_a_broker_delivers_also_what_another_one_was_to(tmp_path: Path) -> None:
             async with broker_of(settings) as broker:
                 await until(lambda: records(broker) and broker.metadata.value(DELAY_OFFSETS, "1") == 1)
                 assert [one.body for one in records(broker)] == [b"first"]
-                assert broker.schedule.waiting() == 1
+                assert [(one.level, one.waiting) for one in broker.schedule.pending()] == [(2, 1)]
             async with broker_of(settings) as broker:
                 await until(lambda: broker.schedule.next_offsets.get(1) == 1)
                 assert len(records(broker)) == 1

@@ -37,8 +37,8 @@ TIMES = TransactionTimes(timeout_ms=6_000, check_interval_ms=1 << 30, checks_max
 class Group:
     """A log that is there for every master, and the one that leads now."""
 
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
+    def __init__(self, times: TransactionTimes = TIMES) -> None:
+        self.now_ms, self.times = 1_000_000, times
         self.store = MemoryMessages(now_ms=lambda: self.now_ms)
         self.producer = FakePeer()
         self.noted: list[str] = []
@@ -52,7 +52,7 @@ class Group:
             if topic in self.kept:
                 context.offsets.take(topic, GROUP, self.kept[topic])
         context.offsets.on_change = lambda name: self.kept.__setitem__(name[0], dict(context.offsets.queues(*name)))
-        self.requests = BrokerRequests(context, TIMES, lambda *said: self.noted.append(said[2]))
+        self.requests = BrokerRequests(context, self.times, lambda *said: self.noted.append(said[2]))
         self.store.on_dispatched = [self.requests.arrived]
         self.requests.transactions.start()
         self.dispatcher = Dispatcher(self.requests.handlers())
@@ -98,9 +98,9 @@ class Group:
         return self.records("TopicTest", 1)
 
 
-def tell(story_of: Callable[[Group], Awaitable[None]]) -> None:
+def tell(story_of: Callable[[Group], Awaitable[None]], times: TransactionTimes = TIMES) -> None:
     async def whole() -> None:
-        group = Group()
+        group = Group(times)
         await until(lambda: group.requests.transactions.is_known)
         try:
             await story_of(group)
@@ -291,6 +291,38 @@ def test_a_half_message_leaves_room_for_its_later_forms() -> None:
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
+def test_what_is_open_is_counted_by_group_and_by_how_often_it_was_asked_about() -> None:
+    async def story(group: Group) -> None:
+        transactions = group.requests.transactions
+        assert transactions.pending() is not None and transactions.pending()["open"] == 0  # type: ignore[index]
+        group.beat()
+        began_ms = group.now_ms
+        group.send(unique="U1")
+        group.now_ms += 500
+        ended = group.send(unique="U2")
+        group.send(unique="U3")
+
+        def said() -> dict[str, Any]:
+            found = transactions.pending()
+            assert found is not None
+            return found
+
+        of_group = {"producer_group": "G", "open": 3, "producers": 1}
+        assert (said()["open"], said()["oldest_born_ms"], said()["groups"]) == (3, began_ms, [of_group])
+        await group.end(ended, COMMIT)
+        assert (said()["open"], said()["oldest_born_ms"], said()["unanswered"]) == (2, began_ms, 0)
+        for unanswered in (0, 0, 2):
+            await group.check()
+            assert (said()["open"], said()["unanswered"], said()["oldest_born_ms"]) == (2, unanswered, began_ms)
+        group.producer.closed = True
+        group.requests.gone(group.producer)
+        assert said()["groups"] == [{"producer_group": "G", "open": 2, "producers": 0}]
+        transactions.stop()
+        assert transactions.pending() is None
+
+    tell(story, TransactionTimes(timeout_ms=6_000, check_interval_ms=1 << 30, checks_max=9))
+
+
 def half(offset: int, unique: str = "", checks: int = 0) -> MessageRecord:
     pairs = [("PGROUP", "G"), ("REAL_TOPIC", "T"), ("TRANSACTION_CHECK_TIMES", str(checks))]
     pairs += [("UNIQ_KEY", unique)] if unique else []

@@ -253,6 +253,7 @@ class ClassicBroker:
                 "stopped_by": store.log.broken_by or None, "end_offset": store.end_position,
             },
             "role_changes": [],
+            "schedule": self.schedule.as_said() if self.schedule is not None and self.is_master else None,
         }  # fmt: skip
 
     # --- its life ---------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from node.protocol.messages import (
     VoteResponse,
 )
 from node.protocol.slab_encode import encode_slab
+from node.transport.awaited_frames import AwaitedRead, decode_awaited_read, encode_awaited_read
 from node.transport.bodies import BodyError, decode_request, decode_response, dump, encode_message, load, request_code
 from node.transport.fetch_frames import (
     FETCH_ANSWER,
@@ -322,6 +323,10 @@ def read(data: bytes) -> None:
     assert decode_read(again) == found
 
 
+def awaited_read(data: bytes) -> None:
+    assert encode_awaited_read(decode_awaited_read(data)) == data
+
+
 def read_answer(data: bytes) -> None:
     assert b"".join(encode_read_answer(decode_read_answer(data))) == data
 
@@ -368,5 +373,11 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target("append_answer", append_answer, lambda: APPEND_ANSWERS, (BodyError,)),
     Target("read", read, lambda: READS, (BodyError,)),
+    Target(
+        "awaited_read",
+        awaited_read,
+        lambda: [encode_awaited_read(AwaitedRead(7, 1 << 20, 1_000))],
+        (BodyError,),
+    ),
     Target("read_answer", read_answer, lambda: READ_ANSWERS, (BodyError,)),
 )

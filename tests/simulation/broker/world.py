@@ -164,7 +164,7 @@ class BrokerWorld(DriverWorld):
             if broker.is_master:
                 masters += 1
                 transactions = one.clients.requests.transactions
-                if broker.schedule.waiting() or not transactions.is_known or transactions.open_count:
+                if broker.schedule.pending() or not transactions.is_known or transactions.open_count:
                     return False
                 if one.machine is not self.leader():
                     return False
@@ -183,7 +183,7 @@ class BrokerWorld(DriverWorld):
             last = roles.timeline[-1].as_said() if roles.timeline else {}
             lines.append(
                 f"{one.id} {roles.role} term {roles.term} dispatched {log.dispatched_index} of {log.committed_index}"
-                f" stopped by {log.stopped_by!r} waiting {broker.schedule.waiting()} {broker.schedule.next_offsets}"
+                f" stopped by {log.stopped_by!r} waiting {broker.schedule.pending()} {broker.schedule.next_offsets}"
                 f" open {open_ones}"
                 f" {last.get('change')} {last.get('outcome')} {[each['step'] for each in last.get('steps', [])][-1:]}"
             )

@@ -7,7 +7,7 @@ with it before (queues, duties). Invariant: nothing here changes or delays a byt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.messages import Message
@@ -52,6 +52,9 @@ class _End:
     def __init__(self) -> None:
         self.decoder = FrameDecoder()
         self.asked: dict[int, Any] = {}  # at the dialling end: opaque -> code, or the bodies of an append
+
+
+AWAITS: Final = ()  # a question that may wait for as long as nothing comes
 
 
 class _Stream:
@@ -104,11 +107,15 @@ class Wire:
         elif isinstance(asked.get(frame.opaque), _Stream):
             self._pushes(frame, asked, sender, to)
         elif socket.dialled:
+            awaited = frame.code == RequestCode.AWAITED_READ
             unsafe = frame.code == RequestCode.FAST_READ and decode_read(frame.body).mode is ReadMode.UNSAFE
-            if unsafe and sender not in self.own_readers:
+            if (unsafe or awaited) and sender not in self.own_readers:
                 text = f"{sender} asks {to} to read without a quorum, which nobody wanted"
                 self._world.violate(Violation("read_as_asked", text))
-            asked[frame.opaque] = self._asks(frame, sender) if frame.code == RequestCode.FAST_APPEND else []
+            if awaited:
+                asked[frame.opaque] = AWAITS
+            else:
+                asked[frame.opaque] = self._asks(frame, sender) if frame.code == RequestCode.FAST_APPEND else []
         elif frame.opaque in asked:
             self._answers(frame, asked.pop(frame.opaque))
         elif frame.opaque != -1:
@@ -204,7 +211,7 @@ class Wire:
 
 
 def _questions(asked: dict[int, Any]) -> list[int]:
-    return [opaque for opaque, what in asked.items() if not isinstance(what, _Stream)]
+    return [opaque for opaque, what in asked.items() if not isinstance(what, _Stream) and what is not AWAITS]
 
 
 def _end_of(socket: Socket) -> _End:

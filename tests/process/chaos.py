@@ -172,16 +172,7 @@ def main(words: Sequence[str] | None = None) -> int:
         raise
     finally:
         if not keep:
-            removed(directory)
-
-
-def removed(directory: Path) -> None:
-    """A member's children are killed, not waited for: one may finish a call to the disk while its folder is removed."""
-    for _ in range(100):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            return
-        time.sleep(0.05)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

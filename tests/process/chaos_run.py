@@ -294,7 +294,8 @@ class Run:
             if self.report.violations:
                 await _keep_what_was_mounted(path)
             with suppress(ToolFailed):
-                await tool("umount", str(path))
+                # At once, also while a killed child of a member still has it open: it is not waited for.
+                await tool("umount", "--lazy", str(path))
             with suppress(OSError):
                 kept = path.with_name(f"{path.name}-kept")
                 if kept.exists():

@@ -20,7 +20,7 @@ from node.engine.log_reads import READ_BYTES_MAX, LogReads
 from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.engine.recorded_actions import Answer, RecordedActions
-from node.engine.slow_requests import ANSWER_BYTES_AHEAD, SlowRequests
+from node.engine.slow_requests import SlowRequests
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode, Role
 from node.protocol.entry import BytesLike
 from node.protocol.messages import ReadWay
@@ -245,12 +245,12 @@ class ClientRequests:
         self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
 
     def _read_records(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
-        under_way = self._reading.get(connection, 0)
-        if under_way + connection.backlog_bytes > ANSWER_BYTES_AHEAD:
+        under_way, ahead = self._reading.get(connection, 0), self._slow.ahead_bytes(connection)
+        if under_way + connection.backlog_bytes > ahead:
             # It has not taken its earlier answers, or they are being read: memory is for those who do.
             self._slow.add(connection, partial(self._read_records, connection, frame, request))
             return
-        wanted = min(request.limit_bytes, READ_BYTES_MAX)
+        wanted = min(request.limit_bytes, READ_BYTES_MAX, ahead)
         self._reading[connection] = under_way + wanted
         # Those that wait for their turn take none: it is everybody's, and they may be dropped with their connection.
         self._quota.take(connection, 1, len(frame.body))
@@ -261,9 +261,10 @@ class ClientRequests:
                 self._reading[connection] = left
             self._quota.give(connection, 1, len(frame.body))
             self._read_answer(connection, frame, request, code, count, records)
+            self._slow.gave(connection, len(records))
 
         committed = self._driver.replica.committed_index
-        self._reads.committed(request.from_index, request.limit_bytes, committed, done)
+        self._reads.committed(request.from_index, wanted, committed, done)
 
     def _read_answer(
         self, connection: Connection, frame: Frame, request: ReadRequest, code: ResponseCode, count: int,

@@ -7,8 +7,8 @@ loopback and NAT.
 Invariants: the places without proof are bounded, and so are all together but the members'; whoever is new gets one: the
 unproven connection that was silent longest goes for it, then the client that was idle longest (it sent nothing and took
 no answer), never a member. An unproven connection ends at its deadline, an unfinished frame of a client's at its own.
-The memory of unfinished frames and of answers that nobody takes is bounded in sums (`memory_share`). Time spent asleep
-(a paused machine) counts as one look.
+The memory of unfinished frames and of answers that nobody takes is bounded in sums (`memory_share`), the latter at once
+where a server says `answers_wait`, else twice a second. Time spent asleep (a paused machine) counts as one look.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class Places:
         self.members: dict[Place, None] = {}
         self._now_s = 0.0  # grows by what passed between looks, by two looks at most
         self._memory_bytes = 0  # of unfinished frames, as last counted
+        self._untaken_bytes = 0  # of answers, as last counted
         self._idlest: list[Place] = []  # clients, the first to go last; some may have gone
         self._stopped: dict[Place, None] = {}  # what is not read from until there is memory
         self.counts = Counts()
@@ -187,7 +188,8 @@ class Places:
                 (self.members if member else self.clients)[place] = None
                 if member:
                     self._memory_bytes -= place.memory_bytes
-                    place.memory_bytes = 0
+                    self._untaken_bytes -= place.backlog_bytes
+                    place.memory_bytes = place.backlog_bytes = 0
                 return
 
     def leave(self, place: Place) -> None:
@@ -195,7 +197,8 @@ class Places:
         for group in (self.unproven, self.clients, self.members, self._stopped):
             group.pop(place, None)
         self._memory_bytes -= place.memory_bytes
-        place.memory_bytes = 0
+        self._untaken_bytes -= place.backlog_bytes
+        place.memory_bytes = place.backlog_bytes = 0
         # No cycle is left for the collector: what a flood leaves would make it look at everything again and again.
         place.connection, place.end = None, _gone
 
@@ -259,6 +262,34 @@ class Places:
         holding = [one for one in among if one.memory_bytes and self._now_s - one.frame_since_s >= yields_s]
         return min(holding, key=lambda one: one.frame_since_s, default=None)
 
+    # --- answers that wait to be taken --------------------------------------------------------------------------
+    def answers_wait(self, place: Place) -> None:
+        """More was sent there than was taken at once. At their sum's bound who has most to take goes, at once: what a
+        flood asks for within LOOK_EVERY_S is more than memory has room for."""
+        if place.connection is None or place in self.members:
+            return
+        self._note_backlog(place, place.connection.backlog_bytes)
+        if self._untaken_bytes > self._share.untaken:
+            for one in [*self.unproven, *self.clients]:  # others may have taken much since they were looked at
+                if one.connection is not None:
+                    self._note_backlog(one, one.connection.backlog_bytes)
+            self._bound_untaken()
+
+    def _note_backlog(self, place: Place, backlog_bytes: int) -> None:
+        if backlog_bytes < place.backlog_bytes:
+            place.active_at_s = place.taken_at_s = self._now_s
+        elif not backlog_bytes:
+            place.taken_at_s = self._now_s
+        self._untaken_bytes += backlog_bytes - place.backlog_bytes
+        place.backlog_bytes = backlog_bytes
+
+    def _bound_untaken(self) -> None:
+        while self._untaken_bytes > self._share.untaken:
+            largest = max(self.clients, key=lambda one: one.backlog_bytes, default=None)
+            if largest is None or not largest.backlog_bytes:
+                break
+            self._end(largest, "untaken answers")
+
     # --- deadlines ----------------------------------------------------------------------------------------------
     @property
     def need_looks(self) -> bool:
@@ -270,20 +301,13 @@ class Places:
         self._idlest.clear()
         self._look_at_limit()  # the store's files may have become more
         self._free_down_to(self.limit)
-        untaken_bytes = 0
         for place in [*self.unproven, *self.clients]:
             why = self._look_at(place)
             if why:
                 self._end(place, why)
-            untaken_bytes += place.backlog_bytes
         if self._stopped:
             self._let_go_on()
-        while untaken_bytes > self._share.untaken:
-            largest = max(self.clients, key=lambda one: one.backlog_bytes, default=None)
-            if largest is None:
-                break
-            untaken_bytes -= largest.backlog_bytes
-            self._end(largest, "untaken answers")
+        self._bound_untaken()
 
     def _look_at(self, place: Place) -> str:
         """Why it has to go; empty: it may stay."""
@@ -292,8 +316,9 @@ class Places:
             return "no handshake" if connection is None else "nothing valid in time"
         if connection is None:
             return ""
-        unfinished, whole_reads, backlog = connection.unfinished_bytes, connection.whole_reads, connection.backlog_bytes
-        if (whole_reads, unfinished) != place.seen or backlog < place.backlog_bytes:
+        unfinished, whole_reads = connection.unfinished_bytes, connection.whole_reads
+        self._note_backlog(place, connection.backlog_bytes)
+        if (whole_reads, unfinished) != place.seen:
             place.active_at_s = now
         if (whole_reads, unfinished) != place.seen or connection.reading_stopped:
             place.heard_at_s = now
@@ -303,9 +328,6 @@ class Places:
         elif not unfinished:
             place.frame_since_s = now
             connection.spare_memory()
-        if backlog < place.backlog_bytes or not backlog:
-            place.taken_at_s = now
-        place.backlog_bytes = backlog
         if unfinished and now - place.heard_at_s > FRAME_SILENT_S:
             return "silence in a frame"
         if unfinished and now - place.frame_since_s > FRAME_WITHIN_S:

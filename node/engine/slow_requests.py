@@ -2,7 +2,8 @@
 
 A read of the socket may bring hundreds of them, and hundreds of connections may bring them. Invariants: they take at
 most half of the loop's time, however many wait: for as long as they took, none is served; a connection's are served in
-their order, and not while it has not taken ANSWER_BYTES_AHEAD of earlier answers; those of a connection that ended are
+their order, and not while it has more answers to take than `ahead_bytes` says: as much as it took before, so that a new
+connection that takes nothing costs little, however often another one follows it; those of a connection that ended are
 dropped at once; how many wait of each is bounded, and more closely while many connections have some: each is several
 objects, and hundreds of thousands of them hold up the loop by being made, looked at by the collector, and freed.
 """
@@ -17,7 +18,8 @@ from typing import Final
 from node.transport.connection import Connection
 
 ANSWER_BYTES_AHEAD: Final = 2 * 1024 * 1024
-WAITING_MAX: Final = 16  # of a connection: it is not read from until there are fewer, and then little at once
+ANSWER_BYTES_FIRST: Final = 64 * 1024  # of one that has taken nothing yet
+WAITING_MAX: Final = 16  # of a connection: beyond it is not read from until none waits, and then little at once
 CROWD: Final = 256  # of all connections: then of each one only so many
 CROWDED_MAX: Final = 4
 LOOK_AGAIN_S: Final = 0.01
@@ -39,6 +41,7 @@ class SlowRequests:
         self._look_again_ns = 0
         self._due = False
         self._count = 0  # of all that wait
+        self._given_bytes: dict[Connection, int] = {}  # long answers to each, taken or not
 
     def add(self, connection: Connection, serve: Callable[[], None]) -> None:
         """Serves it in a later turn."""
@@ -65,6 +68,17 @@ class SlowRequests:
         """It has ended: what waits of it goes at once, not when its turn would have come."""
         for group in (self._waiting, self._not_taking):
             self._count -= len(group.pop(connection, ()))
+        self._given_bytes.pop(connection, None)
+
+    def gave(self, connection: Connection, answer_bytes: int) -> None:
+        """A long answer was sent there."""
+        if not connection.closed:
+            self._given_bytes[connection] = self._given_bytes.get(connection, 0) + answer_bytes
+
+    def ahead_bytes(self, connection: Connection) -> int:
+        """How much of its answers may wait to be taken: as much as it has taken so far, within bounds."""
+        taken = self._given_bytes.get(connection, 0) - connection.backlog_bytes
+        return min(ANSWER_BYTES_AHEAD, max(ANSWER_BYTES_FIRST, taken))
 
     @property
     def _limit(self) -> int:
@@ -80,14 +94,14 @@ class SlowRequests:
         while self._waiting:
             connection = next(iter(self._waiting))
             waiting = self._waiting.pop(connection)
-            if connection.backlog_bytes > ANSWER_BYTES_AHEAD:
+            if connection.backlog_bytes > self.ahead_bytes(connection):
                 self._not_taking[connection] = waiting
                 continue
             serve = waiting.popleft()
             self._count -= 1
             if waiting:
                 self._waiting[connection] = waiting  # behind the others
-            if len(waiting) <= self._limit // 2:
+            else:  # not before: what one that takes nothing would send on is work as well
                 connection.resume_reading(WHY)
             self._serve(serve)
             return

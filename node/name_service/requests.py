@@ -3,8 +3,9 @@
 A stand-alone name server serves all of them; a broker of ours serves them too, for its own cluster. Keys and values
 (100 to 102, 219) are kept in memory: `ORDER_TOPIC_CONFIG`, which each registration is answered with, and others.
 
-Invariants: a request that is refused changes nothing; keys and values are bounded, in number and length; the topics of
-a long registration are read beside the loop, and brokers that come and go behind it wait for their turn.
+Invariants: a request that is refused changes nothing; keys and values are bounded in number, length and their sum, and
+a key that is there may be given another value within these; the topics of a long registration are read beside the loop,
+and brokers that come and go behind it wait for their turn.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 KEYS_MAX: Final = 4096
 VALUE_CHARS_MAX: Final = 16 * 1024
+VALUES_BYTES_MAX: Final = 1024 * 1024  # of all keys, values and namespaces: each registration is answered with a part
 BESIDE_BYTES: Final = 64 * 1024  # a body that is longer is read in a thread: 16 MiB take more than a second
 _CRC_MASK: Final = 0x7FFFFFFF
 Said = tuple[DataVersion, Topics | None]
@@ -56,6 +58,7 @@ class NameService:
         self.registry = registry
         self._now_ms = now_ms
         self._values: dict[str, dict[str, str]] = {}  # by namespace; one that was used stays, as in Java
+        self._values_bytes = 0  # of all texts in it
         self._reader = ThreadPoolExecutor(1, "registrations")  # its thread starts with the first long body
         self._waiting = 0  # requests that the reader has
 
@@ -182,10 +185,20 @@ class NameService:
     def _put_value(self, call: Call) -> Reply:
         said = read_header(PutKvRequest, call.request.fields)
         _check_names(said.namespace, said.key)
+        if len(said.value) > VALUE_CHARS_MAX:
+            raise _too_much(f"a value of {len(said.value)} characters, {VALUE_CHARS_MAX} are the most of one")
+        table = self._values.get(said.namespace)
+        before = None if table is None else table.get(said.key)
         count = len(self._values) + sum(map(len, self._values.values()))
-        if len(said.value) > VALUE_CHARS_MAX or count >= KEYS_MAX:
-            raise Refusal(Answer.SYSTEM_ERROR, f"at most {KEYS_MAX} keys, and values of {VALUE_CHARS_MAX} characters")
+        if before is None and count + (table is None) >= KEYS_MAX:
+            raise _too_much(f"{count} keys and namespaces are here, {KEYS_MAX} are the most of all")
+        more_bytes = _size(said.value) + (_size(said.key) if before is None else -_size(before))
+        more_bytes += _size(said.namespace) if table is None else 0
+        if more_bytes > 0 and self._values_bytes + more_bytes > VALUES_BYTES_MAX:
+            held = f"{self._values_bytes} bytes of keys and values are here"
+            raise _too_much(f"{held}, and {more_bytes} more are beyond {VALUES_BYTES_MAX}, the most of all")
         self._values.setdefault(said.namespace, {})[said.key] = said.value
+        self._values_bytes += more_bytes
         return Reply()
 
     def _get_value(self, call: Call) -> Reply:
@@ -198,7 +211,9 @@ class NameService:
 
     def _delete_value(self, call: Call) -> Reply:
         said = read_header(KvRequest, call.request.fields)
-        self._values.get(said.namespace, {}).pop(said.key, None)
+        gone = self._values.get(said.namespace, {}).pop(said.key, None)
+        if gone is not None:
+            self._values_bytes -= _size(said.key) + _size(gone)
         return Reply()
 
     def _list_values(self, call: Call) -> Reply:
@@ -207,6 +222,14 @@ class NameService:
         if table is None:
             raise Refusal(Answer.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:NAME_CHARS_MAX]}")
         return Reply(body=dump({"table": table}))
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _too_much(why: str) -> Refusal:
+    return Refusal(Answer.SYSTEM_ERROR, f"{why}: delete keys that no topic needs any more (102)")
 
 
 def _check_names(*names: str) -> None:

@@ -18,8 +18,9 @@ from node.rocketmq.command import Command, CommandError, encode
 from node.rocketmq.command_stream import CommandStream
 from node.rocketmq.send_frames import SendFrame, SendReader
 from node.transport.reading_stops import ReadingStops
+from node.transport.remoting import JOINED_BYTES_MAX
 
-WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
+WRITE_BUFFER_HIGH_BYTES: Final = 256 * 1024
 OPEN_MAX: Final = 1024  # requests of one connection that are not answered
 OPEN_BYTES_MAX: Final = 8 * 1024 * 1024  # and their bodies; one that is longer is read all the same, alone
 
@@ -39,11 +40,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         on_command: Callable[[ClientConnection, Command | SendFrame], None],
         on_open: Callable[[ClientConnection], None],
         on_part: Callable[[ClientConnection], None],
+        on_untaken: Callable[[ClientConnection], None],
         on_closed: Callable[[ClientConnection], None],
         load: Load,
         reader: SendReader,
     ) -> None:
         self._on_command, self._on_open, self._on_part, self._on_closed = on_command, on_open, on_part, on_closed
+        self._on_untaken = on_untaken  # more was sent than was taken at once
         self._stream: CommandStream[Command | SendFrame] = CommandStream(reader.read)
         self._transport: asyncio.Transport | None = None
         self._stops = ReadingStops()
@@ -89,11 +92,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _handle(self, commands: Sequence[Command | SendFrame]) -> None:
         """In order, until their answers are as much as may wait to be taken: a short request may have a long one."""
         self._reading, self._left = True, ()
+        room_bytes = WRITE_BUFFER_HIGH_BYTES - self.backlog_bytes
         for number, command in enumerate(commands, 1):
             if self.closed:
                 break
             self._on_command(self, command)
-            if self._out_bytes > WRITE_BUFFER_HIGH_BYTES and number < len(commands):
+            if self._out_bytes > room_bytes and number < len(commands):
                 self._left = commands[number:]
                 self.stop_reading("answers")
                 asyncio.get_running_loop().call_soon(self._go_on)
@@ -184,7 +188,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self._out and self._transport is not None and not self._transport.is_closing():
             self._note_active()
-            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+            if self._out_bytes > JOINED_BYTES_MAX:
+                self._transport.writelines(self._out)  # joined they would be in memory twice
+            else:
+                self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+            if self.backlog_bytes:
+                self._on_untaken(self)
         self._out.clear()
         self._out_bytes = 0
 

@@ -78,7 +78,7 @@ class RemotingServer:
     def _connection(self, place: Place) -> ClientConnection:
         return ClientConnection(
             self._on_command, partial(self._on_open, place), partial(self._on_part, place),
-            partial(self._on_closed, place), self.load, self._reader,
+            partial(self._on_untaken, place), partial(self._on_closed, place), self.load, self._reader,
         )  # fmt: skip
 
     def _on_open(self, place: Place, connection: ClientConnection) -> None:
@@ -89,6 +89,9 @@ class RemotingServer:
 
     def _on_part(self, place: Place, connection: ClientConnection) -> None:
         self.places.part_came(place)
+
+    def _on_untaken(self, place: Place, connection: ClientConnection) -> None:
+        self.places.answers_wait(place)
 
     def _on_closed(self, place: Place, connection: ClientConnection) -> None:
         self.places.leave(place)

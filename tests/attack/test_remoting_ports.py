@@ -17,7 +17,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.process
 SEED: Final = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
 WITHIN_S: Final = 60.0
 MEMORY_MIB: Final = 96  # 64 MiB are the bound of what is unfinished; the rest is what answering takes
+UNTAKEN_MIB: Final = 64  # 32 MiB are the bound; the allocator keeps some of what was freed
 BROKERS_MAX: Final = 1024
 TOPIC: Final = "Flights"
 
@@ -234,6 +235,44 @@ def test_brokers_that_are_none_are_refused_with_the_reason_and_leave_nothing(att
     with Caller(attacked.port) as one:
         while b'"b0"' in bytes(one.ask(Request.GET_BROKER_CLUSTER_INFO).body):  # its connection's end is seen soon
             pass
+    attacked.unharmed()
+
+
+def test_answers_that_nobody_takes_are_bounded_in_their_sum(attacked: Attacked) -> None:
+    rng = drawn("unread")
+    with Caller(attacked.port) as one:
+        assert one.ask(Request.PUT_KV_CONFIG, namespace="n", key="k", value="v" * 16_000).code == Answer.SUCCESS
+    ask = encode(Command(Request.GET_KV_CONFIG, 1, fields={"namespace": "n", "key": "k"}))
+    with ExitStack() as held, Memory(attacked.process.pid) as memory:
+        for _ in range(rng.randrange(30, 120)):
+            one_more = socket.socket()
+            held.callback(one_more.close)
+            one_more.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rng.choice([2048, 4096, 65536]))
+            one_more.connect(("127.0.0.1", attacked.port))
+            one_more.settimeout(0.2)
+            with suppress(OSError):  # it is not read from any more, or it was closed
+                one_more.sendall(ask * rng.randrange(200, 3000))
+        attacked.unharmed()
+    assert memory.most_mib < UNTAKEN_MIB
+    attacked.unharmed()
+
+
+def test_an_order_table_has_room_in_the_answer_to_a_registration(attacked: Attacked) -> None:
+    rng, named = drawn("order table"), {"namespace": "ORDER_TOPIC_CONFIG"}
+    keys: list[str] = []
+    with Memory(attacked.process.pid) as memory, Caller(attacked.port) as stranger:
+        while True:
+            keys.append(f"k{len(keys)}")
+            value = "\x01" * rng.randrange(8_000, 16_000)  # six characters each in JSON
+            answer = stranger.ask(Request.PUT_KV_CONFIG, key=keys[-1], value=value, **named)
+            if answer.code != Answer.SUCCESS:
+                break
+        assert "delete keys" in (answer.remark or "")
+        assert stranger.register("x", "10.0.0.1:1").code == Answer.SUCCESS
+        attacked.unharmed()
+        for key in keys:
+            assert stranger.ask(Request.DELETE_KV_CONFIG, key=key, **named).code == Answer.SUCCESS
+    assert memory.most_mib < UNTAKEN_MIB
     attacked.unharmed()
 
 

@@ -19,6 +19,7 @@ import pytest
 from node.engine.proposals import TURN_ENTRIES, Proposals
 from node.engine.slow_requests import (
     ANSWER_BYTES_AHEAD,
+    ANSWER_BYTES_FIRST,
     CROWD,
     CROWDED_MAX,
     TOOK_NS_MAX,
@@ -229,6 +230,31 @@ def test_those_who_take_no_answers_cost_the_others_nothing() -> None:
     while loop.next:
         loop.next.pop()[1]()
     assert "deaf 3" not in served
+
+
+def test_a_connection_may_have_as_much_to_take_as_it_took_before() -> None:
+    """Ever new ones that took nothing were given 2 MiB each: half of a leader's loop went into their reads."""
+    loop, served = LoopAlone(), list[str]()
+    slow = SlowRequests(loop, lambda: loop.now_ns)  # type: ignore[arg-type]
+    deaf, taking = Asking(), Asking()
+    deaf.backlog_bytes = ANSWER_BYTES_FIRST + 1
+    for one, name in ((deaf, "deaf"), (taking, "taking")):
+        slow.gave(one, ANSWER_BYTES_FIRST)  # type: ignore[arg-type]
+        slow.add(one, partial(served.append, name))  # type: ignore[arg-type]
+    loop.next.pop()[1]()
+    assert served == ["taking"]
+
+    ahead_bytes = [slow.ahead_bytes(taking)]  # type: ignore[arg-type]
+    while ahead_bytes[-1] < ANSWER_BYTES_AHEAD:
+        slow.gave(taking, ahead_bytes[-1])  # type: ignore[arg-type]
+        ahead_bytes.append(slow.ahead_bytes(taking))  # type: ignore[arg-type]
+    assert ahead_bytes == [ANSWER_BYTES_FIRST << times for times in range(len(ahead_bytes))]
+    slow.gave(taking, 100 * ANSWER_BYTES_AHEAD)  # type: ignore[arg-type]
+    assert slow.ahead_bytes(taking) == ANSWER_BYTES_AHEAD  # type: ignore[arg-type]
+    taking.closed = True
+    slow.drop(taking)  # type: ignore[arg-type]
+    slow.gave(taking, ANSWER_BYTES_AHEAD)  # type: ignore[arg-type]
+    assert slow.ahead_bytes(taking) == ANSWER_BYTES_FIRST  # type: ignore[arg-type]
 
 
 def test_what_waits_of_a_connection_that_ends_is_kept_no_longer() -> None:

@@ -293,6 +293,30 @@ def test_answers_that_nobody_takes_end_who_asked_for_most(port: Port) -> None:
     assert slow.ended == "untaken answers"
 
 
+def test_answers_in_their_sum_are_bounded_when_they_are_sent_and_not_at_the_next_look(port: Port) -> None:
+    """Ten that asked for 16 KiB thousands of times had a name server take 131 MiB within half a second."""
+    clients, (member,) = port.clients(40), port.clients(1, member=True)
+    member.backlog_bytes = 10 * MOST.untaken
+    port.places.answers_wait(member.place)
+    for one in clients:
+        one.backlog_bytes = MOST.untaken // 20 + clients.index(one)
+        port.places.answers_wait(one.place)
+        assert sum(other.backlog_bytes for other in clients if not other.ended) <= MOST.untaken
+    assert len(ended(clients)) == 21 and not member.ended  # each the one with most to take, which was the newest
+    assert port.places.view().ended == {"untaken answers": 21}
+
+    for one in clients:
+        one.backlog_bytes = 0  # all is taken, and none is looked at: the sum that was counted is no reason to end any
+    clients[0].backlog_bytes = MOST.untaken - 1
+    port.places.answers_wait(clients[0].place)
+    assert len(ended(clients)) == 21
+    clients[0].backlog_bytes = 0
+    for one in clients:
+        if not one.ended:
+            port.places.leave(one.place)
+    assert port.places._untaken_bytes == 0
+
+
 # --- accepting ------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """One question to another broker of a pair: what is it, and of which epoch? Asked by whoever is, or is to be, master.
 
-It is the beginning of a slave's connection.
+It is the beginning of a slave's connection. Who is asked keeps the newest epoch that the one who asks heard of, before
+it answers: from then on it follows no older master, and the end that it says is the last one of theirs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ async def ask(address: tuple[str, int], own: Hello, proof: Proof | None, within_
                 for said in [frame.said for frame in frames.feed(data) if frame.said is not None]:
                     if hellos is not None:
                         check_verdict(proof, hellos, said)
-                        return parse_hello(dict(hellos[0]))
+                        return parse_hello(dict(hellos[0]) | ({"end": said["end"]} if "end" in said else {}))
                     hellos = proved_hello(proof, said, own.to_json())
                     writer.write(slave_says(dict(hellos[1])))
         raise NoMaster(f"{name} closes the connection")

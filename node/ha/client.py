@@ -47,6 +47,7 @@ class State(Enum):
     ASKED = "asked"  # is the master one of ours?
     SAID = "said"  # what this slave has; the verdict comes
     SEARCHING = "searching"  # where both logs agree
+    KEEPING = "keeping"  # its epochs are on their way to the disk
     FLUSHING = "flushing"  # a master of RocketMQ's takes the first report for a request: all is to be on disk first
     TRANSFER = "transfer"
 
@@ -63,14 +64,19 @@ class SlaveStore(Protocol):
 
 
 Note = Callable[[str, str, str], None]
+Kept = Callable[[str], None]
 
 
 class HAClient:
-    """See the module's docstring. `run`: of this process; `keep` writes a lineage, before what rests on it."""
+    """See the module's docstring. `run`: of this process.
+
+    `keep` writes a lineage, and calls back once it is on disk, with why not where it is not; until then nothing is
+    taken that rests on it (`is_keeping`: its owner reads nothing more from the socket).
+    """
 
     def __init__(
         self, store: SlaveStore, settings: HaSettings, slave: str, run: str, lineage: Lineage,
-        keep: Callable[[Lineage], None], note: Note,
+        keep: Callable[[Lineage, Kept], None], note: Note,
     ) -> None:  # fmt: skip
         self._store, self._settings, self._slave, self._run = store, settings, slave, run
         self.lineage, self._keep, self._note = lineage, keep, note
@@ -87,9 +93,13 @@ class HAClient:
         self.master_offset = -1  # the newest place that the master's frames showed
         self._reader = FrameReader()
         self._part = b""  # of a record that is not whole yet
+        self._held: list[Frame] = []  # what came while the epochs were kept
+        self.on_kept: Callable[[], None] = lambda: None
+        self._connection = 0
         self._out: list[bytes] = []
         self._said: Lineage | None = None
         self.peer = ""  # the master's IP address
+        self.tried = self.served_by = ""  # where it was reached, now and when it served last
         self._hellos: tuple[Said, Said] = ({}, {})  # the master's, and this one's
         self._search: CommonEnd | None = None
         self._asked_ms = 0
@@ -98,10 +108,21 @@ class HAClient:
     def is_closed(self) -> bool:
         return self.state is State.CLOSED
 
+    @property
+    def is_keeping(self) -> bool:
+        return self.state is State.KEEPING
+
+    def hear(self, epoch: int) -> None:
+        """A promotion was heard of: no older master is followed from now on."""
+        self.lineage = self.lineage.hearing(epoch)
+        if self._said is not None and self._said.epoch < epoch:
+            self.close(f"epoch {epoch} was heard of, its master is of {self._said.epoch}")
+
     # --- the connection -------------------------------------------------------------------------------------------
     def connected(self, now_ms: int) -> None:
         self._reader, self._part, self._out = FrameReader(), b"", [encode_report(ASK)]
-        self._search, self._said = None, None
+        self._search, self._said, self._held = None, None, []
+        self._connection += 1
         self.current_reported_offset = -1
         self.state, self.closed_by, self.is_ours = State.ASKED, "", False
         self._asked_ms = self.last_read_ms = self.last_write_ms = now_ms
@@ -156,7 +177,9 @@ class HAClient:
         self.last_read_ms = now_ms
         try:
             for frame in self._reader.feed(data):
-                if frame.said is not None:
+                if self.is_keeping:
+                    self._held.append(frame)
+                elif frame.said is not None:
                     self._heard(frame.said, now_ms)
                 else:
                     self._frame(frame)
@@ -220,19 +243,47 @@ class HAClient:
     def _check_epoch(self) -> None:
         """An old master hears of the later epoch with this slave's hello, and refuses it itself: else this does."""
         own, said = self.lineage, self._said
-        if said is not None and own.pair == said.pair and said.epoch < own.epoch:
+        if said is not None and own.pair == said.pair and said.epoch < own.newest:
             raise HaError(
-                f"the master is of epoch {said.epoch}, this slave heard of {own.epoch}: an old master returned"
+                f"the master is of epoch {said.epoch}, this slave heard of {own.newest}: an old master returned"
             )
 
     def _transfer(self, lineage: Lineage | None) -> None:
         if lineage is not None and lineage != self.lineage:
-            self._keep(lineage)
-            self.lineage = lineage
+            self._kept_then(lineage, self._go)
+        else:
+            self._go()
+
+    def _kept_then(self, lineage: Lineage, act: Callable[[], None]) -> None:
+        """`act` once that is on disk, if this connection is there still."""
+        self.state, connection = State.KEEPING, self._connection
+
+        def kept(why: str) -> None:
+            if not why:
+                self.lineage = lineage.hearing(self.lineage.heard)
+            self.on_kept()
+            if self.state is not State.KEEPING or connection != self._connection:
+                return
+            try:
+                if why:
+                    raise HaError(f"the epochs of its master cannot be kept: {why}")
+                act()
+            except (HaError, MessageStoreError, OSError) as error:
+                self._refuse(str(error))
+
+        self._keep(lineage, kept)
+
+    def _go(self) -> None:
         self.state = State.TRANSFER
         if self.trouble:
             self.trouble = ""
             self._note("ha_served", "info", f"{self.stand.value if self.stand else 'as RocketMQ serves slaves'}")
+        self.served_by = self.tried
+        held, self._held = self._held, []
+        for frame in held:
+            if frame.said is not None:
+                raise HaError("the master says something that was not asked for")
+            self._frame(frame)
 
     def _ask(self) -> None:
         assert self._search is not None
@@ -242,9 +293,10 @@ class HAClient:
         end = self._search.end
         if end is None:
             raise HaError("nothing in this log agrees with the master's: empty the directory, or find out whose it is")
+        self._kept_then(self.lineage.below(end), lambda: self._cut(end))
+
+    def _cut(self, end: int) -> None:
         before = self._store.log.max_offset
-        self._keep(self.lineage.below(end))
-        self.lineage = self.lineage.below(end)
         gone = self._store.cut_back(end)
         self._note(
             "ha_cut_back", "warning", f"from {before} to {end}, where the master's log agrees: {gone} bytes aside"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -56,6 +57,12 @@ class Master(Protocol):
 
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
         """How its slave stands, and whether it may come in."""
+
+    def heard(self, hello: Hello, then: Callable[[], None]) -> None:
+        """Of a broker that only asks; `then` once the epoch that it heard of is kept."""
+
+    def has_data(self) -> None:
+        """There is something to send."""
 
     def served(self, connection: HAConnection) -> None: ...
     def acknowledged(self, connection: HAConnection) -> None: ...
@@ -252,6 +259,10 @@ class HAConnection:
             self.only_asks = not hello.slave
             verdict = self._master.judged(self, hello)
             self.stand, self.reason = verdict.stand, verdict.reason
+            if self.only_asks:
+                self.phase = Phase.JUDGED
+                self._master.heard(hello, lambda: self._answered(verdict, said))
+                return
             self.writing.say(self._proved(verdict.to_json(), said))
             if verdict.stand.is_served:
                 self._serve(hello.end, verdict, now_ms)
@@ -262,6 +273,11 @@ class HAConnection:
             self._probed(said)
         else:
             raise HaError(f"an object that was not asked for: {json.dumps(said)[:100]}")
+
+    def _answered(self, verdict: Verdict, asked: dict[str, Any]) -> None:
+        """To who only asks: where this log ends, from now on without what an older master might still send."""
+        self.writing.say(self._proved(verdict.to_json() | {"end": self._master.log.max_offset}, asked))
+        self._master.has_data()
 
     def _check_proof(self, said: dict[str, Any]) -> None:
         """Before anything that it says counts. Raises HaError."""

@@ -153,8 +153,8 @@ def judge(log: LogOf, lineage: Lineage, slave: Hello) -> Verdict:
     if theirs.pair and theirs.pair != own.pair and slave.end > slave.begin:
         text = f"its log is of pair {theirs.pair}, this master's of {own.pair}: it needs an empty directory"
         return Verdict(Stand.STRANGER, text)
-    if theirs.pair == own.pair and theirs.epoch > own.epoch:
-        text = f"it heard of epoch {theirs.epoch}, this master is of {own.epoch}: another one was promoted"
+    if theirs.pair == own.pair and theirs.newest > own.epoch:
+        text = f"it heard of epoch {theirs.newest}, this master is of {own.epoch}: another one was promoted"
         return Verdict(Stand.REFUSED, text)
     if theirs.pair == own.pair and theirs.epochs and theirs.epoch == own.epoch and theirs.epochs[-1] != own.epochs[-1]:
         text = f"epoch {own.epoch} began at {own.epochs[-1][1]} here and at {theirs.epochs[-1][1]} there: two masters"

@@ -2,6 +2,8 @@
 
 Every time a broker becomes master, an epoch begins at its log's end; a slave takes its master's list over. So a slave
 that heard of a later epoch fences an old master that returns, and a log of another pair is not taken for a late one.
+`heard`: the epoch of a promotion that this broker was asked about. It follows no older master from then on, though its
+log has nothing of that epoch yet.
 
 Invariants: written before the first put of an epoch is taken; epochs only grow, and so do their starts; the oldest go
 when there are more than a thousand.
@@ -34,18 +36,32 @@ class Lineage:
 
     pair: str = ""
     epochs: tuple[tuple[int, int], ...] = ()
+    heard: int = 0
 
     @property
     def epoch(self) -> int:
-        """The newest; 0: none."""
+        """The newest of the log; 0: none."""
         return self.epochs[-1][0] if self.epochs else 0
+
+    @property
+    def newest(self) -> int:
+        """That this broker heard of."""
+        return max(self.epoch, self.heard)
+
+    def hearing(self, epoch: int) -> Lineage:
+        """With a promotion that was heard of."""
+        return self if epoch <= self.newest else replace(self, heard=epoch)
+
+    def promoted_above(self, above: int) -> int:
+        """The epoch that a promotion begins, where `above` is the newest that is known of the pair."""
+        return (max(self.epoch, above) // PROMOTION + 1) * PROMOTION
 
     def begun(self, pair: str, start: int, *, is_promoted: bool = False, above: int = 0) -> Lineage:
         """With an epoch more, from `start` on: the next one for a master that starts again, a much later one for a
         slave that is promoted, so that the old master is of an older one however often it starts. `above`: the newest
         epoch that is known of the pair, which a slave need not have heard of."""
         newest = max(self.epoch, above)
-        number = (newest // PROMOTION + 1) * PROMOTION if is_promoted else newest + 1
+        number = self.promoted_above(above) if is_promoted else newest + 1
         return Lineage(self.pair or pair, (*self.below(start).epochs, (number, start))[-EPOCHS_MAX:])
 
     def below(self, end: int) -> Lineage:
@@ -53,16 +69,19 @@ class Lineage:
         return replace(self, epochs=tuple((number, min(start, end)) for number, start in self.epochs))
 
     def to_json(self) -> dict[str, Any]:
-        return {"pair": self.pair, "epochs": [list(one) for one in self.epochs]}
+        said = {"pair": self.pair, "epochs": [list(one) for one in self.epochs]}
+        return said | {"heard": self.heard} if self.heard > self.epoch else said
 
 
 def parse_lineage(said: object) -> Lineage:
     """Raises ValueError."""
     if not isinstance(said, dict):
         raise ValueError("no object")
-    pair, epochs = said.get("pair"), said.get("epochs")
+    pair, epochs, heard = said.get("pair"), said.get("epochs"), said.get("heard", 0)
     if not isinstance(pair, str) or len(pair) > ID_LETTERS_MAX or not isinstance(epochs, list):
         raise ValueError("no pair, or no epochs")
+    if type(heard) is not int or heard < 0:
+        raise ValueError(f"no epoch: {heard!r}")
     found: list[tuple[int, int]] = []
     for one in epochs[: EPOCHS_MAX + 1]:
         if not (isinstance(one, list) and len(one) == 2 and all(type(part) is int and part >= 0 for part in one)):
@@ -72,7 +91,7 @@ def parse_lineage(said: object) -> Lineage:
         found.append((one[0], one[1]))
     if len(found) > EPOCHS_MAX:
         raise ValueError(f"more than {EPOCHS_MAX} epochs")
-    return Lineage(pair, tuple(found))
+    return Lineage(pair, tuple(found), heard)
 
 
 def lineage_path(root: Path) -> Path:

@@ -38,12 +38,13 @@ class HAService:
         self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
         self.on_data: list[Callable[[], None]] = []  # called when there is more to send
         self.on_statuses: list[Callable[[], None]] = []  # called when puts stopped waiting: who answers them
+        # Keeps a later epoch that somebody who asks says, and calls back once no restart forgets it.
+        self.on_heard: Callable[[int, Callable[[], None]], None] = lambda _epoch, then: then()
 
     # --- puts -----------------------------------------------------------------------------------------------------
     def handle_ha(self, next_offset: int, now_ms: int, done: Callable[[PutStatus], None]) -> None:
         """Of a put whose sender waits for it to be stored (property WAIT)."""
-        for wake in self.on_data:
-            wake()
+        self.has_data()
         needed = self.settings.in_sync_replicas - 1
         if self.fenced_by:
             done(PutStatus.SLAVE_NOT_AVAILABLE)
@@ -54,6 +55,10 @@ class HAService:
         else:
             deadline_ms = now_ms + self.settings.slave_timeout_ms
             self.transfers.put_request(GroupTransferRequest(next_offset, needed, deadline_ms, done))
+
+    def has_data(self) -> None:
+        for wake in self.on_data:
+            wake()
 
     def is_slave_ok(self, master_put_where: int) -> bool:
         """Whether as many slaves as a put needs are here, and less than haSlaveFallbehindMax behind."""
@@ -118,9 +123,20 @@ class HAService:
     def hello(self) -> Hello:
         return hello_of(self.log, self.lineage, broker=self.broker, role=self.role.value)
 
+    def heard(self, hello: Hello, then: Callable[[], None]) -> None:
+        """What a broker says that only asks: `then` is called once the promotion that it heard of is kept here."""
+        if self._is_later(hello):
+            self.on_heard(hello.lineage.newest, then)
+        else:
+            then()
+
+    def _is_later(self, hello: Hello) -> bool:
+        own, theirs = self.lineage, hello.lineage
+        return bool(own.pair) and theirs.pair == own.pair and theirs.newest > own.epoch
+
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
-        if hello.lineage.pair == self.lineage.pair and hello.lineage.epoch > self.lineage.epoch and self.lineage.pair:
-            self.fence(hello.lineage.epoch)
+        if self._is_later(hello) and self.role.is_master:
+            self.fence(hello.lineage.newest)
         if not hello.slave:
             return Verdict(Stand.REFUSED, "it only asks")
         for one in self.connections:

@@ -140,12 +140,16 @@ class HAClientService:
         self._client, self._address, self._settings, self._on_data = client, address, settings, on_data
         self._writer: asyncio.StreamWriter | None = None
         self._background = Background()
+        self._tried = ""
+        self._kept = asyncio.Event()
+        client.on_kept = self._kept.set
 
     async def run(self) -> None:
         """For ever. `address` None: no master is known yet."""
         while True:
             address = self._address()
             if address is not None:
+                self._tried = f"{address[0]}:{address[1]}"
                 with contextlib.suppress(OSError, TimeoutError):
                     async with asyncio.timeout(CONNECT_S):
                         reader, writer = await asyncio.open_connection(*address, limit=READ_BYTES)
@@ -163,6 +167,7 @@ class HAClientService:
         client = self._client
         _no_delay(writer)
         client.peer = str(writer.get_extra_info("peername")[0])
+        client.tried = self._tried
         client.connected(now_ms())
         self._writer = writer
         looking = self._background.run("ha client", self._look(reader))
@@ -171,6 +176,9 @@ class HAClientService:
             while not client.is_closed and (data := await reader.read(READ_BYTES)):
                 before = client.taken_bytes
                 client.receive(data, now_ms())
+                while client.is_keeping:
+                    self._kept.clear()
+                    await self._kept.wait()
                 if client.taken_bytes != before:
                     self._on_data()
                 self.report()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from node.ha.client import HAClient
+from node.ha.client import HAClient, Kept
 from node.ha.connection import HAConnection
 from node.ha.lineage import Lineage
 from node.ha.service import HAService
@@ -96,8 +96,12 @@ class Slave:
         self.store = SlaveStore(self.log, is_sync)
         self.kept: list[Lineage] = []
         own = settings or pair.settings
-        self.client = HAClient(self.store, own, name, run, lineage or Lineage(), self.kept.append, pair._note)
+        self.client = HAClient(self.store, own, name, run, lineage or Lineage(), self._keep, pair._note)
         self.connection: HAConnection | None = None
+
+    def _keep(self, lineage: Lineage, then: Kept) -> None:
+        self.kept.append(lineage)
+        then("")
 
     def connect(self, address: str = "10.0.0.2:5000") -> Slave:
         self.connection = self.pair.service.accept(address, self.pair.clock())

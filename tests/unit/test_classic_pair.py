@@ -11,10 +11,13 @@ import httpx2
 import pytest
 
 from node.broker.classic.metadata_sync import CommittedHere, is_newer
-from node.broker.classic.promotion import NotPromoted, Promotion
+from node.broker.classic.promotion import Finding, NotPromoted, Promotion
 from node.broker.classic.role_record import read_role
 from node.control.app import create_app
-from node.ha.lineage import PROMOTION, Lineage
+from node.ha.asking import ask
+from node.ha.client import State
+from node.ha.handshake import hello_of
+from node.ha.lineage import PROMOTION, Lineage, read_lineage
 from node.ha.promotion import Candidate, best
 from node.ha.settings import BrokerRole
 from node.rocketmq.bodies import DataVersion, GroupConfig, TopicConfig
@@ -253,3 +256,68 @@ def test_the_best_slave_heard_of_the_newest_promotion_and_has_most() -> None:
     assert best([few, most, Candidate("older", first, 9000)]) is most
     assert best([Candidate("cut", second, 400)]) is None  # it ends before the promotion
     assert best([Candidate("empty", Lineage(), 0)]) is None
+
+
+@story
+async def test_who_heard_of_a_promotion_follows_no_older_master(tmp_path: Path) -> None:
+    """A master that was only stopped would go on with the other slaves, and what it answers would be lost."""
+    async with two(tmp_path) as (master, slave), master.client() as client:
+        await client.send(b"1")
+        pair = slave.broker.pair
+        [address] = master.broker.pair._peers
+        own = hello_of(master.broker.store.log, pair.lineage.hearing(PROMOTION))
+        said = await ask(address, own, None)
+        assert said.end == slave.broker.store.log.max_offset
+        assert read_lineage(tmp_path / "s").heard == PROMOTION  # before it was answered
+        await until(lambda: not master.broker.is_master)  # the slave says so, or the master asks it
+        assert pair.client.state is not State.TRANSFER
+        [answer] = await client.send(b"2")
+        assert answer.code == Answer.SERVICE_NOT_AVAILABLE
+    of_old = classic_settings(tmp_path, "m", "sync_master", pair_ports("m"), **{"ha.peers": "127.0.0.1:1"})
+    async with classic(of_old) as old:  # nor does a restart forget it
+        assert not old.broker.is_master
+
+
+@story
+async def test_a_slave_that_is_silent_stops_a_promotion(tmp_path: Path) -> None:
+    async with slave_alone(tmp_path) as (slave, _ports):
+        pair = slave.broker.pair
+        pair._peers.append(("127.0.0.1", 1))
+        found = await Promotion(pair, "s").look()
+        assert [(one.code, one.stops) for one in found] == [("not_heard", False), ("slave_not_heard", True)]
+        with pytest.raises(NotPromoted):
+            await Promotion(pair, "s").promote(None, set(), "ops")
+        assert await Promotion(pair, "s").promote(None, {"slave_not_heard"}, "ops") == PROMOTION
+
+
+@story
+async def test_what_another_slave_got_until_the_promotion_counts(tmp_path: Path) -> None:
+    """Between the look and the moment from which nobody follows the old master."""
+    async with slave_alone(tmp_path) as (slave, ports):
+        pair = slave.broker.pair
+        promotion = Promotion(pair, "s")
+        none: list[Finding] = []
+        further = [Finding("another_has_more", "", stops=True)]
+        answers = iter([none, further])
+        promotion._better = lambda _others: next(answers)  # type: ignore[method-assign]
+        with pytest.raises(NotPromoted):
+            await promotion.promote(None, set(), "ops")
+        assert not pair.is_master and pair.lineage.epoch < PROMOTION
+        async with classic(classic_settings(tmp_path, "m", "sync_master", ports)) as old:
+            assert not old.broker.is_master  # both wait for the operator: an epoch above that one
+        promotion._better = lambda _others: none  # type: ignore[method-assign]
+        assert await promotion.promote(None, set(), "ops") == 2 * PROMOTION
+
+
+@story
+async def test_consumers_go_on_at_a_master_that_was_replaced(tmp_path: Path) -> None:
+    async with AsyncExitStack() as olds:
+        async with slave_alone(tmp_path, "async_master") as (slave, ports):
+            old = await olds.enter_async_context(classic(classic_settings(tmp_path, "m", "async_master", ports)))
+            stops = {one.code for one in await Promotion(slave.broker.pair, "s").look() if one.stops}
+            await Promotion(slave.broker.pair, "s").promote(None, stops, "ops")
+            await until(lambda: old.broker.pair.client.state is State.TRANSFER)
+        await until(lambda: old.broker.pair.client.is_closed)
+        async with old.client() as client:
+            await commit(client, 2)
+        assert offset_of(old) == 2

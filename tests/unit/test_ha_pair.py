@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from node.ha.client import State
+from node.ha.client import Kept, State
 from node.ha.connection import Phase
 from node.ha.frames import master_says, slave_says
 from node.ha.handshake import Stand
-from node.ha.lineage import Lineage, lineage_path, parse_lineage, read_lineage, write_lineage
+from node.ha.lineage import PROMOTION, Lineage, lineage_path, parse_lineage, read_lineage, write_lineage
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.errors import MessageStoreError
 from node.message_store.local_log import LocalCommitLog
@@ -435,3 +435,38 @@ def test_a_lineage_is_kept_and_a_broken_one_is_named(tmp_path: Path) -> None:
     for said in ([], {"pair": "p"}, {"pair": "p", "epochs": [[1]]}, {"pair": "p", "epochs": [[1, -1]]}):
         with pytest.raises(ValueError):
             parse_lineage(json.loads(json.dumps(said)))
+
+
+def test_nothing_is_taken_before_the_epochs_are_kept(tmp_path: Path) -> None:
+    """They are written in a thread meanwhile."""
+    pair = Pair(tmp_path)
+    end = put(pair.log, 1, 2, 3)
+    waiting: list[Kept] = []
+    slave = pair.slave()
+    slave.client._keep = lambda _lineage, then: waiting.append(then)
+    slave.connect().carry()
+    assert slave.client.is_keeping and slave.log.is_empty and slave.client.lineage == Lineage()
+    waiting.pop()("")
+    assert slave.log.max_offset == end and slave.client.lineage == pair.service.lineage
+    slave.carry()
+    assert pair.service.acks() == {"s1": end}
+    pair.service.lineage = pair.service.lineage.begun("", end)
+    slave.reconnect()
+    waiting.pop()("no room")
+    assert slave.client.is_closed and "no room" in slave.client.trouble
+    slave.reconnect()
+    slave.disconnect()
+    waiting.pop()("")  # of a connection that is gone
+    assert slave.client.is_closed and slave.client.lineage.epoch == 2
+
+
+def test_a_promotion_that_was_heard_of_ends_what_an_older_master_sends(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    put(pair.log, 1)
+    slave = pair.slave()
+    slave.connect().carry()
+    slave.client.hear(PROMOTION)
+    assert slave.client.is_closed
+    put(pair.log, 2)
+    slave.reconnect()
+    assert slave.client.is_closed and pair.fenced == [PROMOTION]

@@ -71,7 +71,7 @@ class MasterSide(Side):
 class SlaveSide(Side):
     def __init__(self, root: Path, flush: FlushMode, port: int) -> None:
         super().__init__(root, flush)
-        self.client = HAClient(self.store, SETTINGS, root.name, "run", Lineage(), lambda _: None, quiet)
+        self.client = HAClient(self.store, SETTINGS, root.name, "run", Lineage(), lambda _, then: then(""), quiet)
         self.service = HAClientService(self.client, lambda: ("127.0.0.1", port), SETTINGS, lambda: self.keeper.wake())
         self.keeper = StoreKeeper(self.store, after_flush=self.service.report)
         self.tasks += [asyncio.create_task(self.keeper.run()), asyncio.create_task(self.service.run())]

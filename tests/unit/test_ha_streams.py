@@ -105,7 +105,7 @@ def test_our_slave_takes_a_recorded_masters_bytes_and_reports_what_the_recorded_
     begin = 0 if name == "sync" else 16_384
     log = log_with(tmp_path, files[: first - begin] if name == "resume" else b"", begin)
     clock = Clock()
-    client = HAClient(SlaveStore(log), HaSettings(), "s1", "r1", Lineage(), lambda _: None, quiet)
+    client = HAClient(SlaveStore(log), HaSettings(), "s1", "r1", Lineage(), lambda _, then: then(""), quiet)
     client.connected(clock.ms)
     assert client.next_bytes(clock.ms) == struct.pack(">q", -1), "which that master takes for no request"
     clock.ms += 500
@@ -133,7 +133,7 @@ def test_a_frame_at_another_place_than_the_slaves_end_closes_and_writes_nothing(
     """`wrongoffset`: the recorded slave closes within a millisecond."""
     files = (HA / "files/master.00000000000000016384").read_bytes()
     log = log_with(tmp_path, files, 16_384)
-    client = HAClient(SlaveStore(log), HaSettings(), "s1", "r1", Lineage(), lambda _: None, quiet)
+    client = HAClient(SlaveStore(log), HaSettings(), "s1", "r1", Lineage(), lambda _, then: then(""), quiet)
     client.connected(0)
     client.next_bytes(500)
     client.receive(struct.pack(">qi", log.max_offset + 100, 0), 500)
@@ -156,7 +156,7 @@ def test_oddity_7_our_slave_never_writes_from_the_middle_of_a_record(tmp_path: P
     first = (HA / "files/master.00000000000000016384").read_bytes()
     log = log_with(tmp_path, first + last, 16_384)
     assert log.max_offset == 44_137
-    client = HAClient(SlaveStore(log), HaSettings(), "s1", "r1", Lineage(), lambda _: None, quiet)
+    client = HAClient(SlaveStore(log), HaSettings(), "s1", "r1", Lineage(), lambda _, then: then(""), quiet)
     client.connected(0)
     client.next_bytes(500)
     for offset, body in frames_of("ahead"):

@@ -16,6 +16,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Final
 
@@ -23,7 +24,7 @@ from node.background import Background, reason_of
 from node.broker.classic.role_record import RoleRecord, read_role, write_role
 from node.config import Settings, split_address
 from node.ha.asking import NoMaster, ask
-from node.ha.client import HAClient
+from node.ha.client import HAClient, Kept
 from node.ha.handshake import Hello, hello_of
 from node.ha.keeper import StoreKeeper
 from node.ha.lineage import Lineage, read_lineage, write_lineage
@@ -33,9 +34,10 @@ from node.ha.settings import BrokerRole, HaSettings
 from node.ha.sockets import AcceptSocketService, HAClientService
 from node.member_secret import make_secret, read_secrets
 from node.message_store.local_store import LocalMessageStore
-from node.message_store.write_files import OsDisk
+from node.message_store.write_files import Disk, OsDisk
 
 Note = Callable[[str, str, str], None]
+Others = list[tuple[str, Hello | NoMaster]]
 PAIR_DIGITS: Final = 4
 
 
@@ -74,13 +76,22 @@ def _admits(settings: Settings) -> Callable[[str], bool]:
     return admits
 
 
+def _on_own_disk(write: Callable[[Disk], None]) -> None:
+    """In a thread. Raises OSError."""
+    disk = OsDisk()
+    try:
+        write(disk)
+    finally:
+        disk.close()
+
+
 class Pair:
     """See the module's docstring. `on_role` is called after each change of role."""
 
     def __init__(self, settings: Settings, store: LocalMessageStore, keeper: StoreKeeper, note: Note) -> None:
         self._settings, self.store, self.keeper, self._note = settings, store, keeper, note
         self._root = settings.node.data
-        self._disk = OsDisk()
+        self._writing = asyncio.Lock()  # of the two records below, which are written in a thread
         self.configured = BrokerRole(settings.ha.role.upper())
         self.record = read_role(self._root)
         self.run = secrets.token_hex(8)
@@ -96,6 +107,8 @@ class Pair:
         self.follower = HAClientService(self.client, self._next_peer, own, keeper.wake)
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self._task: asyncio.Task[None] | None = None
+        self._on_disk = lineage
+        self.service.on_heard = self._heard
         self.service.broker = settings.broker.address
         store.slaves = self.service
         self.service.on_statuses.append(store.settle)
@@ -132,11 +145,12 @@ class Pair:
     # --- a start and an end -----------------------------------------------------------------------------------------
     async def open(self) -> None:
         """Raises MessageStoreError, and OSError where it cannot listen."""
-        later = await self._later_master() if self.wanted.is_master and self.lineage.pair else None
-        if later is not None:
-            self._record(BrokerRole.SLAVE, f"a master of epoch {later.lineage.epoch} was met at the start")
+        if self.wanted.is_master and self.lineage.pair:
+            epoch = max(self.lineage.heard, await self._later_epoch())
+            if epoch > self.lineage.epoch:
+                await self._record(BrokerRole.SLAVE, f"a promotion of epoch {epoch} was heard of at the start")
         if self.wanted.is_master:
-            self._begin_epoch(self.wanted)
+            await self._begin_epoch(self.wanted)
         host, port = split_address(self._settings.ha.address)
         await self.accept.begin_accept(host, port)
         self._run()
@@ -154,31 +168,35 @@ class Pair:
         await self._background.stop()
         await self.accept.close()
         self.client.close("this broker stops")
-        self._disk.close()
 
     # --- roles ------------------------------------------------------------------------------------------------------
-    def _begin_epoch(self, role: BrokerRole, *, is_promoted: bool = False, above: int = 0) -> None:
+    async def _begin_epoch(self, role: BrokerRole, *, is_promoted: bool = False, above: int = 0) -> None:
         """It is master from here on. Raises MessageStoreError, OSError: it is not."""
         pair = f"{self._settings.node.group}-{secrets.token_hex(PAIR_DIGITS)}"
-        self.store.flush()  # what is below the start of an epoch is on disk
-        start = self.store.log.max_offset
-        lineage = self.lineage.begun(pair, start, is_promoted=is_promoted, above=above)
-        write_lineage(self._root, lineage, self._disk)
-        self.service.lineage = self.client.lineage = lineage
+        await self.keeper.flushed_and_dispatched()  # what is below the start of an epoch is on disk
+        start = self.store.log.max_offset  # nothing is put, and nobody is followed, until this ends
+        await self._kept(lambda now: now.begun(pair, start, is_promoted=is_promoted, above=above))
+        lineage = self.lineage
         self.store.become_master()
         self.service.role, self.service.fenced_by = role, 0
         self._note("ha_master", "info", f"{role.value} of pair {lineage.pair}, epoch {lineage.epoch} from {start} on")
 
-    async def promote(self, role: BrokerRole, above: int, by: str) -> int:
-        """The epoch that began: this slave is master now. Raises MessageStoreError, OSError: it is a slave still."""
+    async def promote(self, role: BrokerRole, above: int, by: str, agree: Callable[[Others], None]) -> int:
+        """The epoch that began: this slave is master now. `above`: the newest that is known of the pair; `agree` gets
+        what the others hold once none of them follows an older master any more, and raises where that ends it.
+
+        Raises what `agree` raises, MessageStoreError, OSError: it is a slave still.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         self.client.close("this broker becomes master")
+        above = max(above, self.lineage.newest)
         try:
-            await self.keeper.flushed_and_dispatched()
-            self._begin_epoch(role, is_promoted=True, above=above)
-            self._record(role, f"promoted by {by or 'an operator'}, epoch {self.lineage.epoch}")
+            await self._kept(lambda now: now.hearing(now.promoted_above(above)))
+            agree(await self.masters())
+            await self._begin_epoch(role, is_promoted=True, above=above)
+            await self._record(role, f"promoted by {by or 'an operator'}, epoch {self.lineage.epoch}")
         finally:
             self._run()
         return self.lineage.epoch
@@ -189,19 +207,52 @@ class Pair:
         self._background.run("becoming a slave", self._step_down(f"a later master is there, of epoch {epoch}"))
 
     async def _step_down(self, why: str) -> None:
-        self._record(BrokerRole.SLAVE, why)
+        await self._record(BrokerRole.SLAVE, why)
         self.service.end(why)
-        self.service.role = BrokerRole.SLAVE
+        self.service.role, self.service.fenced_by = BrokerRole.SLAVE, 0
         self._note("ha_slave", "warning", why)
         self._run()
 
-    def _record(self, role: BrokerRole, why: str) -> None:
-        self.record = RoleRecord(role, why)
-        write_role(self._root, self.record, self._disk)
+    # --- what a restart has to find ---------------------------------------------------------------------------------
+    async def _record(self, role: BrokerRole, why: str) -> None:
+        """Raises OSError."""
+        async with self._writing:
+            record = RoleRecord(role, why)
+            await asyncio.to_thread(_on_own_disk, partial(write_role, self._root, record))
+            self.record = record
 
-    def _keep(self, lineage: Lineage) -> None:
-        write_lineage(self._root, lineage, self._disk)
-        self.service.lineage = lineage
+    async def _kept(self, change: Callable[[Lineage], Lineage]) -> None:
+        """The epochs, on disk. Raises OSError: they are as they were."""
+        async with self._writing:
+            lineage = change(self.lineage)
+            if lineage != self._on_disk:
+                await asyncio.to_thread(_on_own_disk, partial(write_lineage, self._root, lineage))
+                self._on_disk = lineage
+            self.service.lineage = self.client.lineage = lineage.hearing(self.lineage.heard)
+
+    def _keep(self, lineage: Lineage, then: Kept) -> None:
+        """Its master's, which this slave takes over."""
+
+        async def kept() -> None:
+            try:
+                await self._kept(lambda now: lineage.hearing(now.heard))
+            except OSError as error:
+                then(reason_of(error))
+                raise
+            then("")
+
+        self._background.run("keeping the master's epochs", kept())
+
+    def _heard(self, epoch: int, then: Callable[[], None]) -> None:
+        """Somebody was promoted, or is about to be: nothing more comes from an older master."""
+        self.client.hear(epoch)
+        self.service.lineage = self.client.lineage
+
+        async def kept() -> None:
+            await self._kept(lambda now: now)
+            then()
+
+        self._background.run("keeping a promotion's epoch", kept())
 
     # --- the other brokers ------------------------------------------------------------------------------------------
     def _next_peer(self) -> tuple[str, int] | None:
@@ -209,8 +260,9 @@ class Pair:
         self.following = "" if found is None else f"{found[0]}:{found[1]}"
         return found
 
-    async def masters(self) -> list[tuple[str, Hello | NoMaster]]:
-        """What each of the others says of itself, by its address. Being asked fences an older master."""
+    async def masters(self) -> Others:
+        """What each of the others says of itself, by its address. Being asked fences an older master, and ends that
+        a slave follows one."""
         own, proof = hello_of(self.store.log, self.lineage), self.service.settings.proof
         said = await asyncio.gather(*(ask(one, own, proof) for one in self._peers), return_exceptions=True)
         found: list[tuple[str, Hello | NoMaster]] = []
@@ -221,12 +273,10 @@ class Pair:
                 raise one
         return found
 
-    async def _later_master(self) -> Hello | None:
-        own = self.lineage
-        for _address, said in await self.masters():
-            if isinstance(said, Hello) and said.lineage.pair == own.pair and said.lineage.epoch > own.epoch:
-                return said
-        return None
+    async def _later_epoch(self) -> int:
+        """The newest that another broker of the pair heard of; 0: none is there."""
+        said = [one for _address, one in await self.masters() if isinstance(one, Hello)]
+        return max((one.lineage.newest for one in said if one.lineage.pair == self.lineage.pair), default=0)
 
     async def _watch(self) -> None:
         """An older master that returns hears of this one's epoch, and a later one is heard of."""
@@ -236,9 +286,9 @@ class Pair:
             for address, said in await self.masters():
                 if not isinstance(said, Hello) or said.lineage.pair != self.lineage.pair:
                     continue
-                if said.lineage.epoch > self.lineage.epoch:
-                    self._note("ha_later_master", "error", f"{address} heard of epoch {said.lineage.epoch}")
-                    self.service.fence(said.lineage.epoch)
+                if said.lineage.newest > self.lineage.epoch:
+                    self._note("ha_later_master", "error", f"{address} heard of epoch {said.lineage.newest}")
+                    self.service.fence(said.lineage.newest)
                 elif said.role == BrokerRole.SLAVE.value:
                     continue
                 elif said.lineage.epoch == self.lineage.epoch:

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-from node.broker.classic.pair import Pair
+from node.broker.classic.pair import Others, Pair
 from node.ha.asking import NoMaster
 from node.ha.client import State
 from node.ha.handshake import Hello
@@ -86,14 +86,13 @@ class Promotion:
             found.append(Finding("not_dispatched", f"{behind} bytes of its log are not in queues yet: they come first"))
         return found
 
-    def _others(self, others: list[tuple[str, Hello | NoMaster]]) -> list[Finding]:
+    def _others(self, others: Others) -> list[Finding]:
         """Who else writes."""
         pair = self._pair
         found: list[Finding] = []
         for address, said in others:
             if isinstance(said, NoMaster):
-                text = f"{said}: where it is master, it takes messages on until it hears of this one"
-                found.append(Finding("not_heard", text))
+                found.append(self._silent(address, said, len(others)))
             elif said.lineage.pair != pair.lineage.pair:
                 found.append(Finding("another_pair", f"{address} is of pair {said.lineage.pair or 'none'}"))
             elif said.role != BrokerRole.SLAVE.value:
@@ -101,7 +100,15 @@ class Promotion:
                 found.append(Finding("master_is_there", text, stops=True))
         return found
 
-    def _lacks(self, others: list[tuple[str, Hello | NoMaster]]) -> list[Finding]:
+    def _silent(self, address: str, said: NoMaster, others: int) -> Finding:
+        """With one other broker that is the master; of several, where it is not known to be that, it is a slave."""
+        if address == self._pair.client.served_by or others == 1:
+            return Finding("not_heard", f"{said}: where it is master, it takes messages on until it hears of this one")
+        text = f"{said}: as a slave it may hold what was answered and is not here, and follow an older master on"
+        return Finding("slave_not_heard", text, stops=True)
+
+    def _better(self, others: Others) -> list[Finding]:
+        """Another slave may hold what was answered, and this one lacks."""
         pair, end = self._pair, self._pair.store.log.max_offset
         found: list[Finding] = []
         own = Candidate(self._name, pair.lineage, end)
@@ -116,6 +123,11 @@ class Promotion:
                 f"{better.name} has more: its log ends at {better.end}, of epoch {better.lineage.epoch}; this one's at"
             )
             found.append(Finding("another_has_more", f"{text} {end}, of epoch {pair.lineage.epoch}", stops=True))
+        return found
+
+    def _lacks(self, others: Others) -> list[Finding]:
+        pair, end = self._pair, self._pair.store.log.max_offset
+        found = self._better(others)
         known = pair.client.master_offset
         if known > end:
             text = f"it lacks at least {known - end} bytes that its master had when it was last heard"
@@ -135,5 +147,12 @@ class Promotion:
             if stopping:
                 raise NotPromoted(found)
             pair = self._pair
-            heard = [said.lineage.epoch for _at, said in await pair.masters() if isinstance(said, Hello)]
-            return await pair.promote(role or self.role, max(heard, default=0), by)
+            heard = [said.lineage.newest for _at, said in await pair.masters() if isinstance(said, Hello)]
+
+            def agree(others: Others) -> None:
+                """What reached another slave until it heard of this promotion."""
+                again = self._better(others)
+                if again and "another_has_more" not in accepted:
+                    raise NotPromoted(again)
+
+            return await pair.promote(role or self.role, max(heard, default=0), by, agree)

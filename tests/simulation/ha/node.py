@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from node.ha.client import HAClient
+from node.ha.client import HAClient, Kept
 from node.ha.lineage import Lineage, read_lineage, write_lineage
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
@@ -45,12 +45,20 @@ class Node:
         self.starts = 0
         self.puts: list[Put] = []
         self.notes: list[tuple[int, str, str]] = []
-        self.heard_epoch = 0
+        self.heard_epoch = 0  # of what masters began
+        self.known_epoch = 0  # and of promotions that were to be
+        self.keeping: list[tuple[Lineage, Kept]] = []
+        self.disk: MessageDisk | None = None
+        self.is_paused = False
         self.is_fenced = False
 
     @property
     def is_up(self) -> bool:
         return self.log is not None
+
+    @property
+    def runs(self) -> bool:
+        return self.is_up and not self.is_paused
 
     def settings(self) -> HaSettings:
         return HaSettings(cuts_back=True, in_sync_replicas=self.in_sync, reconnect_ms=100)
@@ -62,13 +70,14 @@ class Node:
         """Opens the log, which recovers. Raises SimulatedCrash."""
         self.starts += 1
         self.wants_master, self.is_fenced = is_master, False
-        disk = MessageDisk(self.platform)
+        disk = self.disk = MessageDisk(self.platform)
         log = LocalCommitLog(ROOT, FILE_BYTES, disk=disk, files=disk)
         self.lineage = read_lineage(ROOT, disk)
+        self.is_paused = False
         self.service = self.client = None
         if is_master:
             pair, end = f"pair-{self.name}", log.max_offset
-            self.keep(self.lineage.begun(pair, end, is_promoted=is_promoted, above=above), disk)
+            self.keep(self.lineage.begun(pair, end, is_promoted=is_promoted, above=above))
             self.service = HAService(
                 log, self.settings(), BrokerRole.SYNC_MASTER, self.lineage, self.note, self._fenced
             )  # fmt: skip
@@ -76,14 +85,32 @@ class Node:
             run = f"{self.name}-{self.starts}"
             store = SlaveStore(log, self.is_sync)
             self.client = HAClient(
-                store, self.settings(), self.name, run, self.lineage, lambda one: self.keep(one, disk), self.note
+                store, self.settings(), self.name, run, self.lineage, self._keep, self.note
             )  # fmt: skip
         self.log = log
 
-    def keep(self, lineage: Lineage, disk: MessageDisk) -> None:
-        write_lineage(ROOT, lineage, disk)
+    def keep(self, lineage: Lineage) -> None:
+        self.known_epoch = max(self.known_epoch, lineage.newest)
+        assert self.disk is not None
+        write_lineage(ROOT, lineage, self.disk)
         self.lineage = lineage
         self.heard_epoch = max(self.heard_epoch, lineage.epoch)
+
+    def _keep(self, lineage: Lineage, then: Kept) -> None:
+        """A thread does it: `keep_now`."""
+        self.keeping.append((lineage, then))
+
+    def keep_now(self) -> None:
+        while self.keeping:
+            lineage, then = self.keeping.pop(0)
+            self.keep(lineage.hearing(self.lineage.heard))
+            then("")
+
+    def promise(self, epoch: int) -> None:
+        """Asked by who is to be promoted: no older master is followed from now on."""
+        assert self.client is not None
+        self.client.hear(epoch)
+        self.keep(self.lineage.hearing(epoch))
 
     def _fenced(self, _epoch: int) -> None:
         self.is_fenced = True
@@ -91,7 +118,9 @@ class Node:
     def end(self) -> None:
         """The process is gone; what it had not answered, nobody will."""
         self.log = self.service = self.client = None
+        self.is_paused = False
         self.puts.clear()
+        self.keeping.clear()
         self.platform.crash_process()
 
     def put(self, number: int) -> None:

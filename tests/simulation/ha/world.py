@@ -101,7 +101,7 @@ class World:
 
     def on(self, node: Node, act: object) -> None:
         """Something that a process does; where its disk ends it, it is gone."""
-        if not node.is_up:
+        if not node.runs:
             return
         try:
             act(node)  # type: ignore[operator]
@@ -130,7 +130,9 @@ class World:
     def _fault(self) -> None:
         node = self.rng.choice(self.nodes)
         roll = self.rng.random()
-        if roll < 0.4:
+        if roll < 0.15:
+            node.is_paused = node.is_up  # SIGSTOP, or a machine that hangs
+        elif roll < 0.4:
             node.platform.faults.crash_at_op = node.platform.op_count + self.rng.randrange(1, 12)
         elif roll < 0.7 or not self.is_sync:
             self._end(node)
@@ -160,9 +162,11 @@ class World:
     def _operate(self) -> None:
         rng = self.rng
         for node in self.nodes:
+            if node.is_paused and (self.calm or rng.random() < 0.05):
+                node.is_paused = False
             if not node.is_up and node is not self.master and (self.calm or rng.random() < 0.1):
                 self._start(node, is_master=not self.calm and node.wants_master and rng.random() < 0.5)
-            elif node.is_up and node.wants_master and node is not self.master and (node.is_fenced or self.calm):
+            elif node.runs and node.wants_master and node is not self.master and (node.is_fenced or self.calm):
                 self._end(node)
                 self._start(node, is_master=False)
         if not self.master.is_up:
@@ -170,26 +174,39 @@ class World:
                 self._start(self.master, is_master=True)
             elif rng.random() < 0.03:
                 self._promote()
+        elif self.master.is_paused and rng.random() < 0.1:
+            self._promote()
+        elif self._is_deposed() and (self.calm or rng.random() < 0.2):
+            self._promote()
 
-    def _start(self, node: Node, *, is_master: bool, is_promoted: bool = False) -> None:
+    def _start(self, node: Node, *, is_master: bool, is_promoted: bool = False, above: int = 0) -> None:
         try:
-            known = max(one.heard_epoch for one in self.nodes) if is_promoted else 0  # as a console knows it
-            node.start(is_master=is_master, is_promoted=is_promoted, above=known)
+            node.start(is_master=is_master, is_promoted=is_promoted, above=above)
         except (SimulatedCrash, OSError):
             node.end()
             node.platform.faults.clear()
         except MessageStoreError as error:
             raise Broken(f"{node.name} does not start after what may happen to any broker: {error}") from error
 
+    def _is_deposed(self) -> bool:
+        """A promotion was begun and did not end: the others promised to follow the master no more."""
+        return self.master.runs and any(one.lineage.heard > self.master.lineage.epoch for one in self.nodes)
+
     def _promote(self) -> None:
         """The slave that has most, of all that could have acknowledged something since the last promotion: those that
-        heard of it. An old master that came back is one of them. Who is down is started for that.
+        heard of it. An old master that came back is one of them. Who is down is started for that. Before it is promoted
+        all of them promise to follow no older master: the old one may only have been stopped.
         """
-        for one in self.nodes:
-            if one is not self.master and (not one.is_up or one.wants_master):
+        others = [one for one in self.nodes if one is not self.master or one.runs]
+        for one in others:
+            if not one.runs or one.wants_master:
                 self._end(one)
                 self._start(one, is_master=False)
-        others = [one for one in self.nodes if one is not self.master]
+        if not all(one.is_up for one in others):
+            return
+        above = max(one.known_epoch for one in self.nodes)
+        for one in others:
+            self.on(one, lambda node: node.promise(node.lineage.promoted_above(above)))
         if not all(one.is_up for one in others):
             return
         era = max(one.heard_epoch for one in self.nodes) // PROMOTION
@@ -199,7 +216,7 @@ class World:
             return  # what was answered since, or before, the last promotion is lacking in all of them
         found = next(one for one in others if one.name == chosen.name)
         self._end(found)
-        self._start(found, is_master=True, is_promoted=True)
+        self._start(found, is_master=True, is_promoted=True, above=above)
         if found.is_up:
             self.master = found
             self._check_kept(found)
@@ -213,9 +230,9 @@ class World:
                 link.is_old = True
             target = self.master
             stale = [one for one in self.nodes if one.service is not None and one is not self.master]
-            if stale and not self.calm and node.heard_epoch >= self.master.heard_epoch and self.rng.random() < 0.3:
+            if stale and not self.calm and self.rng.random() < 0.3:
                 target = stale[0]
-            if target.service is None:
+            if target.service is None or target.is_paused or not node.runs:
                 continue
             connection = target.service.accept(f"10.0.0.{self.nodes.index(node)}:{self.number}", self.now_ms)
             if connection is not None:
@@ -231,10 +248,12 @@ class World:
                 self.on(link.slave, lambda _node, link=link: self._from_slave(link))
             is_over = link.connection.is_closed or (link.client.is_closed and not link.is_old)
             is_heard = link.is_old and self.rng.random() < 0.2 and not link.is_cut
-            if is_heard or (is_over and (not link.is_cut or link.is_old)):
+            if is_heard or (is_over and (not link.is_cut or link.is_old) and not link.master.is_paused):
                 self.drop(link)
         for node in self.nodes:
-            if node.service is not None:
+            if node.keeping and (self.calm or self.rng.random() < 0.5):
+                self.on(node, lambda node: node.keep_now())
+            if node.service is not None and node.runs:
                 node.service.tick(self.now_ms)
 
     def _piece(self, queue: deque[bytes]) -> bytes:
@@ -271,7 +290,7 @@ class World:
             ):
                 self._check_prefix(link)
         for node in self.nodes:
-            if node.is_up and node.service is not None:
+            if node.runs and node.service is not None:
                 for put in node.answered():
                     if node.is_fenced:
                         raise Broken(f"{node.name} is fenced and answers {put.begin} PUT_OK")

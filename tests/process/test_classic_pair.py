@@ -1,0 +1,115 @@
+"""Classic HA with real processes: what was answered is on a slave, whatever is killed, stopped or cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from node.rocketmq.codes import Answer
+from tests.process.classic_brokers import ClassicBrokers, Senders
+
+pytestmark = pytest.mark.process
+NOT_ON_SLAVES = (Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
+
+
+def assert_kept(brokers: ClassicBrokers, senders: Senders, *names: str) -> None:
+    """Every message that was answered SUCCESS is in each of these logs, once; the logs are the same bytes."""
+    for name in names:
+        found = brokers.bodies_of(name)
+        assert {body: found[body] for body in senders.acknowledged if found[body] != 1} == {}, name
+        assert brokers.log_of(name) == brokers.log_of(names[0]), f"{name} has another log than {names[0]}"
+    assert len(senders.acknowledged) == len(set(senders.acknowledged))
+
+
+def test_a_pair_under_kill_and_one_way_cuts(tmp_path: Path) -> None:
+    """No answer SUCCESS while no report arrives; the slave takes over; the old master comes back as a slave."""
+
+    async def story() -> None:
+        async with ClassicBrokers(tmp_path, "a", "b") as brokers:
+            await asyncio.gather(brokers.start("a", "sync_master"), brokers.start("b", "slave"))
+            await brokers.served("a", "b")
+            senders = Senders(brokers)
+            senders.to = ["a"]
+            await senders.more()
+            for forward, backward in ((True, False), (False, True), (True, True)):  # reports, frames, both
+                brokers.links.relays["b", "a"].cut(forward=forward, backward=backward)
+                await senders.refused(*NOT_ON_SLAVES, count=8)  # those that were on their way, too
+                before = len(senders.acknowledged)
+                await senders.refused(*NOT_ON_SLAVES, count=8)
+                assert len(senders.acknowledged) == before
+                brokers.links.mend("b")
+                await senders.more()
+            brokers.signal("b", signal.SIGSTOP)
+            await senders.refused(*NOT_ON_SLAVES, count=8)
+            brokers.signal("b", signal.SIGCONT)
+            await senders.more()
+            await brokers.kill("a")
+            # Consumers go on at the slave, and what they commit there reaches the master that comes back.
+            await brokers.until("b", lambda said: said["following"]["state"] != "transfer")
+            bodies, upto = await brokers.pulled("b", 0)
+            assert bodies and bodies[0].endswith(b" of a")
+            await brokers.commit("b", upto)
+            await brokers.start("a", "sync_master")
+            await brokers.served("a", "b")
+            deadline = time.monotonic() + 30
+            while await brokers.committed("a") != upto:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            await senders.more()
+            await brokers.kill("a")
+            epoch, stops = await brokers.promote("b", "lacks_bytes")
+            assert epoch >= 1 << 20, stops
+            assert await brokers.committed("b") == upto
+            senders.to = ["a", "b"]
+            await brokers.start("a", "sync_master")
+            await brokers.served("b", "a")
+            await senders.more()
+            assert (await brokers.view("a"))["role"] == "SLAVE"
+            assert await brokers.send("a", b"to an old master") == Answer.SERVICE_NOT_AVAILABLE
+            await senders.stop()
+            await brokers.in_step("b")
+            assert_kept(brokers, senders, "b", "a")
+
+    asyncio.run(story())
+
+
+def test_a_stopped_master_finds_itself_replaced(tmp_path: Path) -> None:
+    """It was only stopped, the other slave is connected to it still: nothing that it takes afterwards is answered."""
+
+    async def story() -> None:
+        async with ClassicBrokers(tmp_path, "a", "b", "c") as brokers:
+            await asyncio.gather(brokers.start("a", "sync_master"), *(brokers.start(one, "slave") for one in "bc"))
+            await brokers.served("a", "b", "c")
+            senders = Senders(brokers)
+            await senders.more()
+            brokers.links.relays["c", "a"].cut(backward=True)  # it gets nothing more, the other does
+            await senders.more()
+            brokers.signal("a", signal.SIGSTOP)
+            epoch, stops = await brokers.promote("c", "lacks_bytes", "master_is_there")
+            assert epoch == 0 and "another_has_more" in stops  # what was answered is on the other one
+            for pair in (("a", "b"), ("b", "a")):  # the new master and the old one do not reach each other
+                brokers.links.relays[pair].cut()
+            brokers.links.relays["c", "a"].mend()
+            epoch, stops = await brokers.promote("b", "lacks_bytes", "master_is_there")
+            assert epoch >= 1 << 20, stops
+            senders.to = ["a"]
+            brokers.signal("a", signal.SIGCONT)
+            await senders.refused(*NOT_ON_SLAVES, Answer.SERVICE_NOT_AVAILABLE, count=8)  # some were reported before
+            before = senders.acknowledged_by("a")
+            await senders.refused(*NOT_ON_SLAVES, Answer.SERVICE_NOT_AVAILABLE)
+            assert senders.acknowledged_by("a") == before
+            senders.to = ["a", "b", "c"]
+            await senders.more()
+            brokers.links.mend("a")
+            await brokers.until("a", lambda said: said["role"] == "SLAVE")
+            await brokers.served("b", "a", "c")
+            await senders.more()
+            await senders.stop()
+            await brokers.in_step("b")
+            assert_kept(brokers, senders, "b", "a", "c")
+
+    asyncio.run(story())

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from tests.simulation.broker.campaign import run_seed as serve
 from tests.simulation.campaign import run_seed
 from tests.simulation.driver.campaign import run_seed as drive
+from tests.simulation.ha.campaign import run_seed as follow
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.observer import Violation
 from tests.simulation.report import SeedResult
@@ -43,6 +44,7 @@ KNOWN_SEEDS = Path(__file__).parent / "mutants" / "seeds.json"
 STEPS = 2_000
 DRIVER_STEPS = 4  # steps of the driver's world for one of the core's
 BROKER_STEPS = 3  # and of the broker's
+PAIR_SHARE = 5  # of the core's steps, one of a master's and its slaves'
 DRIVER_SHARE = 10  # of so many seeds one runs in the driver's world as well
 # Longer than the runs in the tests; five members, and the ways without privileges.
 PROCESS_RUNS = (
@@ -118,6 +120,8 @@ def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
     Without state machines, brokers, followers and members that change, unless it is about them: other trouble.
     """
     profile = {"applier": False, "read_ways": False, **mutant.profile}
+    if mutant.world == "pair":
+        return follow(seed, steps // PAIR_SHARE, mutant.profile)
     if mutant.world == "broker":
         return serve(seed, BROKER_STEPS * steps, mutant.profile)
     if mutant.world == "driver":

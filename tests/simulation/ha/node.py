@@ -11,15 +11,37 @@ from node.ha.lineage import Lineage, read_lineage, write_lineage
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.local_log import LocalCommitLog
+from node.message_store.local_recovery import cut_path
 from node.message_store.put_result import PutStatus
 from node.message_store.record import encode_record
+from node.protocol.entry import crc32
 from tests.simulation.disk import SimulatedPlatform
 from tests.simulation.message_disk import MessageDisk
+from tests.simulation.observer import Violation
 from tests.unit.ha_kit import SlaveStore
 from tests.unit.message_kit import record
 
 ROOT = Path("/store")
 FILE_BYTES = 4096
+
+
+class CheckedStore(SlaveStore):
+    """What it cuts, it has kept aside."""
+
+    def __init__(self, log: LocalCommitLog, is_sync: bool, disk: MessageDisk) -> None:
+        super().__init__(log, is_sync)
+        self._disk = disk
+
+    def cut_back(self, end: int) -> int:
+        before = content(self.log, end, self.log.max_offset).rstrip(b"\0")
+        found = super().cut_back(end)
+        at = end
+        while at < end + len(before):
+            piece = before[at - end : at - end + FILE_BYTES - at % FILE_BYTES]
+            if self._disk.read(cut_path(ROOT, at, crc32(piece)), 0, len(piece) + 1) != piece:
+                raise Violation("cut_is_kept", f"{len(piece)} bytes at {at} were cut, and are nowhere")
+            at += len(piece)
+        return found
 
 
 class Put:
@@ -83,7 +105,7 @@ class Node:
             )  # fmt: skip
         else:
             run = f"{self.name}-{self.starts}"
-            store = SlaveStore(log, self.is_sync)
+            store = CheckedStore(log, self.is_sync, disk)
             self.client = HAClient(
                 store, self.settings(), self.name, run, self.lineage, self._keep, self.note
             )  # fmt: skip

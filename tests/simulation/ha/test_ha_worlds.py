@@ -1,23 +1,29 @@
-"""Worlds of classic HA with fixed seeds, and the planted bugs that they have to notice."""
+"""Worlds of classic HA with fixed seeds; the planted bugs that they have to notice are `mutants/pairs.py`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.simulation.ha.planted import PLANTED, is_caught
+from tests.simulation.ha.campaign import run_seed
 from tests.simulation.ha.world import World
+from tests.simulation.mutants.pairs import PAIRS
+from tests.simulation.prove import hunt, known_seeds
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_world_of_master_and_slaves(seed: int) -> None:
-    World(seed).run()
+    assert run_seed(seed).violation is None
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", [one.name for one in PAIRS])
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    seed = PLANTED[name][3]
-    assert is_caught(name, seed)
-    World(seed).run()
+    """By an invariant, where the planted code was not the right one, and the same world without it is clean."""
+    catch = hunt(name, seeds=40, first=known_seeds().get(name))
+    assert catch.invariant is not None, f"{name} survived {catch.seeds} seeds; it differed {catch.differed} times"
+
+
+def test_there_are_twenty_bugs_and_more() -> None:
+    assert len(PAIRS) >= 20
 
 
 def test_worlds_promote_cut_refuse_and_fence() -> None:

@@ -23,12 +23,9 @@ from node.message_store.local_recovery import file_name
 from node.protocol.entry import crc32
 from tests.simulation.disk import SimulatedCrash
 from tests.simulation.ha.node import FILE_BYTES, ROOT, Node, Put, content
+from tests.simulation.observer import Violation
 
 QUEUE_BYTES_MAX = 64 << 10
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
 
 
 class Link:
@@ -49,13 +46,17 @@ class Link:
 class World:
     """See the module's docstring."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(
+        self, seed: int, *, count: int = 0, in_sync: int = 0, faults: float = 0.04, pauses: float = 0.15
+    ) -> None:  # fmt: skip
+        """`faults`: how often a step is one; `pauses`: how many of them stop a process for a while."""
         self.rng = rng = random.Random(seed)
-        self.seed = seed
+        self.seed, self.faults, self.pauses = seed, faults, pauses
+        self.steps = 0
         self.now_ms = 1_000_000
-        count = rng.choice([2, 2, 3, 3, 4])
+        count = count or rng.choice([2, 2, 3, 3, 4])
         self.is_sync = rng.random() < 0.6  # else processes crash, and no power is lost
-        in_sync = min(count, rng.choice([2, 2, 3]))
+        in_sync = in_sync or min(count, rng.choice([2, 2, 3]))
         self.needed = in_sync - 1
         self.nodes = [
             Node(f"n{n}", rng, lambda: self.now_ms, is_sync=self.is_sync, in_sync=in_sync) for n in range(count)
@@ -76,6 +77,7 @@ class World:
 
     def step(self) -> None:
         rng = self.rng
+        self.steps += 1
         self.now_ms += rng.choice([1, 3, 20, 150])
         roll = rng.random()
         if roll < 0.5:
@@ -84,14 +86,14 @@ class World:
             self.on(rng.choice(self.nodes), self._flush)
         elif roll < 0.66:
             self.on(rng.choice(self.nodes), lambda node: node.log.save() if node.log else None)
-        elif roll < 0.70:
+        elif roll < 0.66 + self.faults:
             self._fault()
-        elif roll < 0.72 and self.links:
+        elif 0.70 <= roll < 0.72 and self.links:
             link = rng.choice(self.links)
             link.is_cut, link.is_one_way = rng.random() < 0.5, rng.random() < 0.5
-        elif roll < 0.74 and self.links:
+        elif 0.72 <= roll < 0.74 and self.links:
             self.drop(rng.choice(self.links))
-        elif roll < 0.76:
+        elif 0.74 <= roll < 0.76:
             self.now_ms += rng.choice([5_000, 21_000])
         self._operate()
         self._connect()
@@ -130,11 +132,11 @@ class World:
     def _fault(self) -> None:
         node = self.rng.choice(self.nodes)
         roll = self.rng.random()
-        if roll < 0.15:
+        if roll < self.pauses:
             node.is_paused = node.is_up  # SIGSTOP, or a machine that hangs
-        elif roll < 0.4:
+        elif self.rng.random() < 0.3:
             node.platform.faults.crash_at_op = node.platform.op_count + self.rng.randrange(1, 12)
-        elif roll < 0.7 or not self.is_sync:
+        elif self.rng.random() < 0.5 or not self.is_sync:
             self._end(node)
         else:
             self._end(node)
@@ -174,9 +176,9 @@ class World:
                 self._start(self.master, is_master=True)
             elif rng.random() < 0.03:
                 self._promote()
-        elif self.master.is_paused and rng.random() < 0.1:
-            self._promote()
-        elif self._is_deposed() and (self.calm or rng.random() < 0.2):
+        elif (self.master.is_paused and rng.random() < 0.1) or (
+            self._is_deposed() and (self.calm or rng.random() < 0.2)
+        ):
             self._promote()
 
     def _start(self, node: Node, *, is_master: bool, is_promoted: bool = False, above: int = 0) -> None:
@@ -186,7 +188,9 @@ class World:
             node.end()
             node.platform.faults.clear()
         except MessageStoreError as error:
-            raise Broken(f"{node.name} does not start after what may happen to any broker: {error}") from error
+            raise Violation(
+                "broker_starts", f"{node.name} does not start after what may happen to any broker: {error}"
+            ) from error
 
     def _is_deposed(self) -> bool:
         """A promotion was begun and did not end: the others promised to follow the master no more."""
@@ -212,7 +216,7 @@ class World:
         era = max(one.heard_epoch for one in self.nodes) // PROMOTION
         ends = [Candidate(one.name, one.lineage, one.log.max_offset if one.log else 0) for one in others]
         chosen = best(ends)
-        if chosen is None or era_of(chosen.lineage) != era:
+        if chosen is None or max(era_of(one.lineage) for one in ends) != era:
             return  # what was answered since, or before, the last promotion is lacking in all of them
         found = next(one for one in others if one.name == chosen.name)
         self._end(found)
@@ -293,7 +297,7 @@ class World:
             if node.runs and node.service is not None:
                 for put in node.answered():
                     if node.is_fenced:
-                        raise Broken(f"{node.name} is fenced and answers {put.begin} PUT_OK")
+                        raise Violation("fenced_is_silent", f"{node.name} is fenced and answers {put.begin} PUT_OK")
                     self._check_on_slaves(node, put)
                     self.acknowledged.append(put)
 
@@ -307,9 +311,14 @@ class World:
         if end > slave.min_offset and (
             end > master.max_offset or content(slave, begin, end) != content(master, begin, end)
         ):
-            raise Broken(f"{link.slave.name} is no prefix of {link.master.name}: {begin} to {end}")
+            raise Violation(
+                "slave_is_prefix", f"{link.slave.name} is no prefix of {link.master.name}: {begin} to {end}"
+            )
         if link.checked < 0 and end > slave.min_offset and slave.min_offset != master.min_offset:
-            raise Broken(f"{link.slave.name} begins at {slave.min_offset}, its master at {master.min_offset}")
+            raise Violation(
+                "slave_begins_with_master",
+                f"{link.slave.name} begins at {slave.min_offset}, its master at {master.min_offset}",
+            )
         link.checked = end
 
     def _check_on_slaves(self, master: Node, put: Put) -> None:
@@ -318,7 +327,10 @@ class World:
             if one is not master:
                 has += self._holds(one, put)
         if has < self.needed:
-            raise Broken(f"{put.begin} was answered PUT_OK and is on {has} slaves, {self.needed} were asked for")
+            raise Violation(
+                "answered_on_slaves",
+                f"{put.begin} was answered PUT_OK and is on {has} slaves, {self.needed} were asked for",
+            )
 
     def _holds(self, node: Node, put: Put) -> bool:
         """On its disk where it flushes before it reports, else as processes see it."""
@@ -334,7 +346,10 @@ class World:
         assert node.log is not None
         for put in self.acknowledged:
             if node.log.crc_of(put.begin, put.end) != put.crc:
-                raise Broken(f"{put.begin} was answered PUT_OK and is not in {node.name}'s log, which is the master's")
+                raise Violation(
+                    "answered_is_kept",
+                    f"{put.begin} was answered PUT_OK and is not in {node.name}'s log, which is the master's",
+                )
 
     # --- the end --------------------------------------------------------------------------------------------------
     def settle(self) -> None:
@@ -358,7 +373,7 @@ class World:
                 break
         else:
             said = {one.name: (one.client.state.value, one.client.trouble) for one in self.nodes if one.client}
-            raise Broken(f"not in step with {self.master.name} after all faults ended: {said}")
+            raise Violation("in_step_at_last", f"not in step with {self.master.name} after all faults ended: {said}")
         self._check_kept(self.master)
 
     def _flush_quietly(self, node: Node) -> None:

@@ -15,6 +15,7 @@ from tests.simulation.mutants.faults import FAULTY
 from tests.simulation.mutants.lanes import LANE_RULES
 from tests.simulation.mutants.members import CHANGES_OF_MEMBERS, OF_KINDS
 from tests.simulation.mutants.overlaps import OVERLAPS
+from tests.simulation.mutants.pairs import PAIRS
 from tests.simulation.mutants.planting import Edit, Mutant, PlantingError, Tally
 from tests.simulation.mutants.reads import READING
 from tests.simulation.mutants.real_driver import REAL_DRIVER
@@ -48,5 +49,5 @@ CORE = (
     *OF_KINDS,
     *SETTINGS,
 )
-ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES, *RECORDS, *BROKERS)
+ALL = (*CORE, *REAL_DRIVER, *CLIENT_SIDE, *CONTROL, *OVERLAPS, *STREAMING, *LANE_RULES, *RECORDS, *BROKERS, *PAIRS)
 MUTANTS: dict[str, Mutant] = {one.name: one for one in ALL}

@@ -390,8 +390,9 @@ class ClientRequests:
             return
         if not self._introspection.knows(what):
             raise BodyError(f"there is no {what!r} to look at")
-        view = self._introspection.view(what, fields.optional_text("since"), self._status)
-        connection.answer(frame, view.to_bytes())
+        answer = self._introspection.view(what, fields.optional_text("since"), self._status).to_bytes()
+        connection.answer(frame, answer)
+        self._slow.gave(connection, len(answer))
 
     def _unsupported(self, connection: Connection, frame: Frame) -> None:
         """As the original says it."""

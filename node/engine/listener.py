@@ -29,7 +29,7 @@ HANDSHAKE_WITHIN_S: Final = 5.0
 # For the store (the next files, its hard state, archives), for our own dials and the members that dial us.
 DESCRIPTORS_KEPT: Final = 96
 DESCRIPTORS_WANTED: Final = 16_384
-COUNT_EVERY: Final = 64  # accepts
+COUNT_EVERY: Final = 256  # accepts
 DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 

@@ -1,7 +1,8 @@
 """Requests that cost more than their bytes say (a look at the whole state, a large read): one a turn of the loop.
 
 A read of the socket may bring hundreds of them, and hundreds of connections may bring them. Invariants: they take at
-most half of the loop's time, however many wait: for as long as they took, none is served; a connection's are served in
+most half of the loop's time, however many wait: for as long as they took, none is served, and those of connections that
+have taken little yet an eighth: a flood of these is no reason for a leader to be late; a connection's are served in
 their order, and not while it has more answers to take than `ahead_bytes` says: as much as it took before, so that a new
 connection that takes nothing costs little, however often another one follows it; those of a connection that ended are
 dropped at once; how many wait of each is bounded, and more closely while many connections have some: each is several
@@ -19,6 +20,9 @@ from node.transport.connection import Connection
 
 ANSWER_BYTES_AHEAD: Final = 2 * 1024 * 1024
 ANSWER_BYTES_FIRST: Final = 64 * 1024  # of one that has taken nothing yet
+NEW_BYTES: Final = 4 * ANSWER_BYTES_FIRST  # until then it is new; the kernel takes about half of it by itself
+SHARE: Final = 2  # of the loop's time slow requests take one part in so many ...
+SHARE_OF_NEW: Final = 8  # ... and those of new connections
 WAITING_MAX: Final = 16  # of a connection: beyond it is not read from until none waits, and then little at once
 CROWD: Final = 256  # of all connections: then of each one only so many
 CROWDED_MAX: Final = 4
@@ -62,7 +66,7 @@ class SlowRequests:
         if self._waiting or self._due or connection in self._not_taking or self._now_ns() < self._next_ns:
             self.add(connection, serve)
         else:
-            self._serve(serve)
+            self._serve(connection, serve)
 
     def drop(self, connection: Connection) -> None:
         """It has ended: what waits of it goes at once, not when its turn would have come."""
@@ -103,18 +107,19 @@ class SlowRequests:
                 self._waiting[connection] = waiting  # behind the others
             else:  # not before: what one that takes nothing would send on is work as well
                 connection.resume_reading(WHY)
-            self._serve(serve)
+            self._serve(connection, serve)
             return
         self._look_soon()
 
-    def _serve(self, serve: Callable[[], None]) -> None:
+    def _serve(self, connection: Connection, serve: Callable[[], None]) -> None:
+        share = SHARE_OF_NEW if self._given_bytes.get(connection, 0) < NEW_BYTES else SHARE
         began_ns = self._now_ns()
         self._due = True  # what comes meanwhile waits as well
         try:
             serve()
         finally:
             took_ns = min(self._now_ns() - began_ns, TOOK_NS_MAX)
-            self._next_ns = max(self._next_ns, began_ns) + 2 * took_ns
+            self._next_ns = max(self._next_ns, began_ns) + share * took_ns
             self._due = False
             self._look_soon()
 

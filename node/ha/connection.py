@@ -81,6 +81,11 @@ class WriteSocketService:
         self._said: deque[bytes] = deque()
         self._window = (now_ms, 0)  # flow control: since when, and how many bytes
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether there is an answer that was not taken yet."""
+        return bool(self._said)
+
     def say(self, said: dict[str, Any]) -> None:
         self._said.append(master_says(said))
 
@@ -204,15 +209,15 @@ class HAConnection:
 
     def next_bytes(self, now_ms: int) -> bytes:
         """What to send now; a closed connection has only what was said before."""
-        if self.phase is Phase.CLOSED:
-            return b""
+        self.look(now_ms)
+        return b"" if self.phase is Phase.CLOSED else self.writing.next_bytes(now_ms)
+
+    def look(self, now_ms: int) -> None:
+        """Its deadlines, also where nothing can be sent because it takes nothing."""
         if not self.is_known and now_ms - self.connected_ms > self._master.settings.handshake_ms:
             self.close("it did not say what it is")
-            return b""
-        if now_ms - self.reading.last_read_ms > self._master.settings.housekeeping_ms:
+        elif now_ms - self.reading.last_read_ms > self._master.settings.housekeeping_ms:
             self.close(f"nothing was heard of it for {now_ms - self.reading.last_read_ms} ms")
-            return b""
-        return self.writing.next_bytes(now_ms)
 
     def close(self, why: str, *, is_refusal: bool = False) -> None:
         if self.phase is not Phase.CLOSED:
@@ -314,6 +319,8 @@ class HAConnection:
         ranges = said.get("ranges")
         if not isinstance(ranges, list) or len(ranges) > RANGES_MAX:
             raise HaError("a question that cannot be read")
+        if self.writing.is_answering:  # each may read PROBE_BYTES_MAX of the log
+            raise HaError("a question before the answer to the one before")
         crcs: list[int | None] = []
         left = PROBE_BYTES_MAX
         for one in ranges:

@@ -76,6 +76,8 @@ class HAService:
 
     def tick(self, now_ms: int) -> None:
         self._settling(lambda: self.transfers.expire(now_ms))
+        for one in self.connections:
+            one.look(now_ms)
 
     def _settling(self, act: Callable[[], None]) -> None:
         """What may end waits; whoever answers the puts hears of it once."""
@@ -95,10 +97,12 @@ class HAService:
         return connection
 
     def _made_room(self) -> bool:
-        """The oldest that has not said who it is goes for a new one: strangers keep no slave out."""
+        """The oldest that has not said who it is goes for a new one, else one that only asks: no slave is kept out."""
         stranger = next((one for one in self.connections if not one.is_known), None)
+        if stranger is None:
+            stranger = next((one for one in self.connections if one.phase is not Phase.TRANSFER), None)
         if stranger is not None:
-            stranger.close("others came, and it did not say what it is")
+            stranger.close("others came, and it is no slave that is served")
             self.connections.remove(stranger)
         return stranger is not None
 

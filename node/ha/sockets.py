@@ -35,7 +35,7 @@ class AcceptSocketService:
 
     def __init__(self, service: HAService) -> None:
         self._service = service
-        self._wakes: set[asyncio.Event] = set()
+        self._served: dict[HAConnection, tuple[asyncio.StreamWriter, asyncio.Event]] = {}  # each with what wakes it
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._background = Background()
@@ -50,8 +50,8 @@ class AcceptSocketService:
 
     def wake(self) -> None:
         """There is more to send."""
-        for one in self._wakes:
-            one.set()
+        for _writer, wake in self._served.values():
+            wake.set()
 
     async def close(self) -> None:
         if self._server is not None:
@@ -69,6 +69,11 @@ class AcceptSocketService:
             left_ms = LOOK_MS_MAX if deadline_ms is None else deadline_ms - now_ms()
             await asyncio.sleep(min(max(left_ms, 5), 100) / 1000)
             self._service.tick(now_ms())
+            for connection, (writer, wake) in list(self._served.items()):
+                if connection.is_closed and writer.transport.get_write_buffer_size():
+                    writer.transport.abort()  # it takes nothing, and its writer waits for that
+                elif connection.is_closed:
+                    wake.set()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -91,7 +96,7 @@ class AcceptSocketService:
         self, connection: HAConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:  # fmt: skip
         wake = asyncio.Event()
-        self._wakes.add(wake)
+        self._served[connection] = writer, wake
         reading = self._background.run(f"ha reports of {connection.address}", self._read(connection, reader, wake))
         try:
             with contextlib.suppress(ConnectionError):
@@ -111,7 +116,7 @@ class AcceptSocketService:
                         async with asyncio.timeout(wait_ms / 1000):
                             await wake.wait()
         finally:
-            self._wakes.discard(wake)
+            del self._served[connection]
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading

@@ -116,6 +116,40 @@ def test_strangers_keep_no_slave_out_and_go_when_they_say_nothing(tmp_path: Path
     assert [one.slave for one in pair.service.connections if not one.is_closed] == ["s1"]
 
 
+def test_those_who_only_ask_keep_no_slave_out(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    put(pair.log, 1)
+    own = hello_of(pair.log, pair.service.lineage).to_json()
+    for number in range(CONNECTIONS_MAX):
+        asking = pair.service.accept(f"10.0.0.9:{number}", pair.clock())
+        assert asking is not None
+        asking.receive(encode_report(ASK), pair.clock())
+        asking.receive(slave_says(own), pair.clock())
+        assert asking.is_known and not asking.is_closed
+    slave = pair.slave().connect()
+    slave.carry()
+    assert slave.log.max_offset == pair.log.max_offset
+    assert len(pair.service.connections) == CONNECTIONS_MAX
+
+
+def test_a_question_waits_until_the_answer_to_the_one_before_is_taken(tmp_path: Path) -> None:
+    """Each reads up to 64 MiB of the log: thousands of them in one piece held the loop for minutes."""
+    pair = Pair(tmp_path)
+    end = put(pair.log, 1)
+    connection = pair.service.accept("10.0.0.9:1", pair.clock())
+    assert connection is not None
+    connection.receive(encode_report(ASK), pair.clock())
+    connection.receive(slave_says(hello_of(pair.log, pair.service.lineage).to_json()), pair.clock())
+    question = slave_says({"ranges": [[0, end]]})
+    for _ in range(3):
+        while connection.next_bytes(pair.clock()):
+            pass
+        connection.receive(question, pair.clock())
+        assert not connection.is_closed
+    connection.receive(question * 1000, pair.clock())
+    assert connection.is_closed and "before the answer" in connection.closed_by
+
+
 def test_a_broker_that_only_asks_leaves_nothing(tmp_path: Path) -> None:
     pair = Pair(tmp_path, with_secrets(NEW))
     connection = pair.service.accept("10.0.0.9:1", pair.clock())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
@@ -162,5 +164,32 @@ def test_a_master_that_answers_no_handshake_is_served_as_rocketmqs(tmp_path: Pat
         assert reports[:2] == [-1, 0] and not slave.client.is_ours
         await slave.stop()
         server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_that_takes_nothing_and_says_nothing_keeps_no_place(tmp_path: Path) -> None:
+    """Its writer waited for the socket for ever, so that no deadline was looked at."""
+
+    async def scenario() -> None:
+        master = MasterSide(tmp_path, FlushMode.ASYNC_FLUSH)
+        port = await master.acceptor.begin_accept("127.0.0.1", 0)
+        for number in range(200):  # more than the kernel takes
+            await master.keeper.put(dataclasses.replace(message(number), body=bytes(60_000)))
+        master.service.settings = dataclasses.replace(SETTINGS, housekeeping_ms=300)
+        deaf = socket.socket()
+        try:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            deaf.connect(("127.0.0.1", port))
+            deaf.send(struct.pack(">q", master.store.log.min_offset))  # so RocketMQ's slaves begin, and get the log
+            await until(lambda: bool(master.service.acks()))
+            (connection,) = master.service.connections
+            await until(lambda: not master.service.connections)
+            assert connection.writing.sent_bytes < master.store.log.max_offset
+            assert "nothing was heard" in connection.closed_by
+        finally:
+            deaf.close()
+            await master.acceptor.close()
+            await master.stop()
 
     asyncio.run(scenario())

@@ -22,8 +22,8 @@ from node.engine.places import Place, Places
 from node.transport.connection import Connection
 
 BACKLOG: Final = 1024
-ACCEPTS_MAX: Final = 16
-ACCEPT_EVERY_S: Final = 0.01
+ACCEPTS_MAX: Final = 3  # few at a time: what each asks for first is served in the same turn of the loop
+ACCEPT_EVERY_S: Final = 0.002
 AFTER_ERROR_S: Final = 0.1
 HANDSHAKE_WITHIN_S: Final = 5.0
 # For the store (the next files, its hard state, archives), for our own dials and the members that dial us.

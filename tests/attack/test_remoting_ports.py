@@ -1,122 +1,38 @@
-"""Attacks on a port of RocketMQ's remoting (SAFETY C10), drawn from a seed (ATTACK_SEED has others drawn).
+"""Attacks on ports of RocketMQ's remoting (SAFETY C10), drawn from a seed (ATTACK_SEED has others drawn).
 
-A name server's process stands for all such ports: a broker's two and its name service are the same `RemotingServer`.
-Each attack leaves all as it was: the broker that registered is routed to, byte for byte, memory grew by a bound, and
-connections get in.
+On a name server's process, and on a broker's two ports, main and VIP, drawn for each connection. Each attack leaves all
+as it was: the broker that registered is routed to, byte for byte, messages are taken and given, memory grew by a bound,
+and connections get in.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 import struct
-import subprocess
-import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from node.rocketmq.codes import Answer, Request
-from node.rocketmq.command import COMMAND_BYTES_MAX, HEADER_BYTES_MAX, Command, decode, encode
+from node.rocketmq.command import COMMAND_BYTES_MAX, HEADER_BYTES_MAX, Command, encode
 from tests.attack.memory import Memory
+from tests.attack.remoting_kit import WITHIN_S, Attacked, AttackedBroker, Caller, drawn
+from tests.unit.broker_kit import pull_fields, send_fields
 
 pytestmark = pytest.mark.process
-SEED: Final = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
-WITHIN_S: Final = 60.0
 MEMORY_MIB: Final = 96  # 64 MiB are the bound of what is unfinished; the rest is what answering takes
 UNTAKEN_MIB: Final = 64  # 32 MiB are the bound; the allocator keeps some of what was freed
 BROKERS_MAX: Final = 1024
-TOPIC: Final = "Flights"
 
 
-def drawn(name: str) -> random.Random:
-    print(f"ATTACK_SEED={SEED} ({name})")
-    return random.Random(f"{SEED} {name}")
-
-
-class Caller:
-    """One connection that asks and waits for the answer."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S)
-        self._file = self.socket.makefile("rb")
-
-    def __enter__(self) -> Caller:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        self._file.close()
-        self.socket.close()
-
-    def ask(self, code: int, body: bytes = b"", **fields: str) -> Command:
-        self.socket.sendall(encode(Command(code, 1, fields=fields, body=body)))
-        return self.answer()
-
-    def answer(self) -> Command:
-        """Raises EOFError where the server closed the connection."""
-        head = self._file.read(4)
-        if len(head) < 4:
-            raise EOFError
-        return decode(head + self._file.read(*struct.unpack(">i", head)))
-
-    def route(self) -> Command:
-        return self.ask(Request.GET_ROUTEINFO_BY_TOPIC, topic=TOPIC)
-
-    def register(self, name: str, address: str, body: bytes = b"", **more: str) -> Command:
-        said = {"brokerName": name, "brokerAddr": address, "clusterName": "c", "haServerAddr": "", "brokerId": "0"}
-        return self.ask(Request.REGISTER_BROKER, body, **(said | more))
-
-
-class Attacked:
-    """The name server's process, and a broker that is registered with it all the time."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
-        self.log = folder / "log"
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "node.name_service", "--listen", f"127.0.0.1:{self.port}"],
-                stdout=subprocess.DEVNULL, stderr=out,
-            )  # fmt: skip
-        while b"listening on" not in self.log.read_bytes():
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.05)
-        self.broker = Caller(self.port)
-        table = {TOPIC: {"topicName": TOPIC, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
-        version = {"timestamp": 1, "counter": 1, "stateVersion": 1}
-        topics = json.dumps(
-            {"topicConfigSerializeWrapper": {"topicConfigTable": table, "dataVersion": version}}
-        ).encode()
-        assert self.broker.register("honest", "127.0.0.1:10911", topics).code == Answer.SUCCESS
-        self.before = self.broker.route()
-        assert self.before.code == Answer.SUCCESS
-        with Caller(self.port) as one:  # what a first request takes is no attack's
-            assert one.route() == self.before
-
-    def unharmed(self) -> None:
-        """The broker's connection is there, a new one gets in, and both are answered as before."""
-        assert self.process.poll() is None, self.log.read_text()
-        assert self.broker.route() == self.before
-        with Caller(self.port) as one:
-            assert one.route() == self.before
-
-    def close(self) -> None:
-        self.broker.socket.close()
-        self.process.kill()
-        self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    one = Attacked(tmp_path_factory.mktemp("remoting"))
+@pytest.fixture(scope="module", params=[Attacked, AttackedBroker], ids=["name-server", "broker"])
+def attacked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    one = request.param(tmp_path_factory.mktemp("remoting"))
     try:
         yield one
     finally:
@@ -254,6 +170,32 @@ def test_answers_that_nobody_takes_are_bounded_in_their_sum(attacked: Attacked) 
                 one_more.sendall(ask * rng.randrange(200, 3000))
         attacked.unharmed()
     assert memory.most_mib < UNTAKEN_MIB
+    attacked.unharmed()
+
+
+def test_pulls_that_wait_and_are_never_read_hold_up_nobody(attacked: Attacked) -> None:
+    """Each held pull is an object and an answer of 60,000 bytes that is to come; a message wakes all of them."""
+    if not isinstance(attacked, AttackedBroker):
+        return  # a name server has none
+    rng = drawn("pulls")
+    with ExitStack() as held, Memory(attacked.process.pid) as memory:
+        pulls = b"".join(
+            encode(Command(Request.PULL_MESSAGE, n, fields=pull_fields(0, 3, "Pulled"))) for n in range(500)
+        )
+        with Caller(attacked.port) as one:
+            sent = one.ask(Request.SEND_MESSAGE_V2, b"first", **send_fields(b="Pulled", e="3"))
+            assert sent.code == Answer.SUCCESS, sent.remark
+        for _ in range(rng.randrange(40, 80)):
+            one_more = socket.create_connection(("127.0.0.1", attacked.port), timeout=0.5)
+            held.callback(one_more.close)
+            with suppress(OSError):
+                one_more.sendall(pulls)
+        with Caller(attacked.port) as one:
+            for _ in range(rng.randrange(10, 20)):
+                answer = one.ask(Request.SEND_MESSAGE_V2, bytes(60_000), **send_fields(b="Pulled", e="3"))
+                assert answer.code == Answer.SUCCESS
+        attacked.unharmed()
+    assert memory.most_mib < MEMORY_MIB
     attacked.unharmed()
 
 

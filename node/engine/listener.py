@@ -2,7 +2,8 @@
 
 The loop's own server would hand us a connection only after its TLS handshake, stop for a second where descriptors run
 out, and accept as fast as others connect. Invariants: no error of `accept` ends the listening; at most ACCEPTS_MAX
-connections are accepted each ACCEPT_EVERY_S, so that a flood of them leaves time for those that are there; a TLS
+connections are accepted each ACCEPT_EVERY_S, and the fewer the later the loop is, so that a flood of them and of what
+they ask for first leaves time for those that are there; a TLS
 handshake ends within HANDSHAKE_WITHIN_S; descriptors are left for the store, whatever others open.
 """
 
@@ -24,6 +25,8 @@ from node.transport.connection import Connection
 BACKLOG: Final = 1024
 ACCEPTS_MAX: Final = 3  # few at a time: what each asks for first is served in the same turn of the loop
 ACCEPT_EVERY_S: Final = 0.002
+ACCEPT_EVERY_S_MAX: Final = 0.016  # where the loop is late for it again and again
+LATE_S: Final = 0.002
 AFTER_ERROR_S: Final = 0.1
 HANDSHAKE_WITHIN_S: Final = 5.0
 # For the store (the next files, its hard state, archives), for our own dials and the members that dial us.
@@ -99,12 +102,16 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self.port = int(sockets[0].getsockname()[1])
         self._opening = Background()
-        self._accepted, self._counted_from_s = 0, 0.0
+        self._accepted, self._counted_from_s, self._every_s = 0, 0.0, ACCEPT_EVERY_S
+        self._due_s = 0.0  # when to go on
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._watch()
 
     def _watch(self) -> None:
+        if self._timer is not None:
+            late = self._loop.time() - self._due_s >= LATE_S
+            self._every_s = min(max(self._every_s * (2 if late else 0.5), ACCEPT_EVERY_S), ACCEPT_EVERY_S_MAX)
         self._timer = None
         if not self._closed:
             for one in self._sockets:
@@ -114,11 +121,11 @@ class Listener:
         if self._timer is None and not self._closed:
             for one in self._sockets:
                 self._loop.remove_reader(one.fileno())
-            self._timer = self._loop.call_later(for_s, self._watch)
+            self._timer, self._due_s = self._loop.call_later(for_s, self._watch), self._loop.time() + for_s
 
     def _ready(self, listening: socket.socket) -> None:
         now = self._loop.time()
-        if now - self._counted_from_s >= ACCEPT_EVERY_S:
+        if now - self._counted_from_s >= self._every_s:
             self._accepted, self._counted_from_s = 0, now
         while self._accepted < ACCEPTS_MAX:
             try:
@@ -132,7 +139,7 @@ class Listener:
             self._accepted += 1
             accepted.setblocking(False)
             self._open(accepted)
-        self._pause(ACCEPT_EVERY_S)
+        self._pause(self._every_s)
 
     def _open(self, accepted: socket.socket) -> None:
         """Its place, and then a connection."""

@@ -22,6 +22,7 @@ from tests.unit.broker_kit import pull_fields, send_fields
 SEED: Final = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
 WITHIN_S: Final = 60.0
 TOPIC: Final = "Flights"
+SECRET: Final = b"s" * 32
 
 
 def drawn(name: str) -> random.Random:
@@ -118,7 +119,7 @@ class AttackedBroker(Attacked):
             if vip == self.main - VIP_BELOW:
                 break
         secret = folder / "secret"
-        secret.write_text("s" * 32 + "\n")
+        secret.write_bytes(SECRET + b"\n")
         secret.chmod(0o600)
         return [
             "node.broker", "--id", "a", "--group", "pair", "--data", str(folder / "data"), "--flush", "async",

@@ -10,16 +10,17 @@ import importlib.util
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
 import httpx2
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 from starlette.templating import Jinja2Templates
 
@@ -137,7 +138,7 @@ def create_app(
     app.state.logout_tokens = LogoutTokens(app.state.provider) if settings.oidc.issuer else None
     app.state.instance = ""
     app.state.cookie_name = lambda: "__Host-qs" if settings.secure else f"qs_{app.state.instance}"
-    app.state.templates = templates_of(app)
+    app.state.templates = templates()
     app.state.live_pages = live_pages()
     include_routes(app)
     openapi.complete(app)
@@ -158,20 +159,28 @@ def create_app(
 
 
 def include_routes(app: FastAPI) -> None:
-    app.include_router(login.router)
-    app.include_router(live_routes.router)
+    app.add_route("/api/v1/openapi.json", PublishedJson(lambda: app.openapi()).answer, ["GET"])
+    app.router.routes.extend(common_routes())
+
+
+@cache
+def common_routes() -> Sequence[BaseRoute]:
+    """The routes of every console of this process: FastAPI works out their parameters when they are first tried."""
+    router = APIRouter()
+    router.include_router(login.router)
+    router.include_router(live_routes.router)
     for name in PAGE_PARTS:  # routes are tried one after the other: first those that people wait for
         if (found := part(name)) is not None:
-            app.include_router(found.router, include_in_schema=False)
-    app.add_route("/api/v1/openapi.json", PublishedJson(lambda: app.openapi()).answer, ["GET"])
-    app.add_api_route("/api/v1", about, tags=["console"], responses=says(About))
-    app.include_router(api_router, prefix="/api/v1")
+            router.include_router(found.router, include_in_schema=False)
+    router.add_api_route("/api/v1", about, tags=["console"], responses=says(About))
+    router.include_router(api_router, prefix="/api/v1")
     for name in API_PARTS:
         if (found := part(name)) is not None:
-            app.include_router(found.router, prefix="/api/v1")
-    app.add_api_route("/healthz", healthz, include_in_schema=False)
+            router.include_router(found.router, prefix="/api/v1")
+    router.add_api_route("/healthz", healthz, include_in_schema=False)
     # Two fifths of the bytes; pages themselves are left as they are, for what they hold next to what visitors send.
-    app.mount("/static", GZipMiddleware(StaticFiles(directory=resource("static")), compresslevel=6), name="static")
+    router.mount("/static", GZipMiddleware(StaticFiles(directory=resource("static")), compresslevel=6), name="static")
+    return router.routes
 
 
 async def about(request: Request) -> dict[str, str]:
@@ -183,7 +192,9 @@ async def healthz() -> Response:
     return JSONResponse({"status": "ok"})
 
 
-def templates_of(app: FastAPI) -> Jinja2Templates:
+@cache
+def templates() -> Jinja2Templates:
+    """Those of every console of this process: each is compiled once."""
     env = Environment(
         loader=FileSystemLoader(resource("templates")),
         autoescape=True,
@@ -194,7 +205,7 @@ def templates_of(app: FastAPI) -> Jinja2Templates:
     )
 
     def context(request: Request) -> dict[str, Any]:
-        viewer = getattr(request.state, "viewer", None)
+        app, viewer = request.app, getattr(request.state, "viewer", None)
         return {
             "viewer": viewer,
             "csrf_token": viewer.csrf_token if viewer is not None else "",

@@ -147,10 +147,7 @@ class BrokerWorld(DriverWorld):
             self.workload.running = False
             self.nemesis.heal()
             self._until(self.all_delivered, "the brokers do not come to rest")
-            self.wire.settled()
-            self.tell.healed(self)
-            if self.violation is not None:
-                raise self.violation
+            self._close_books()
 
     def all_delivered(self) -> bool:
         """One master, everybody has dispatched everything, nothing waits for its time or for a decision."""

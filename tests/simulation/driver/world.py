@@ -164,13 +164,17 @@ class DriverWorld:
                 lambda: len(self.history) >= wanted and self.all_answered() and self.calm(),
                 "the group does not answer",
             )
-            bound = self.now + ANSWERED_WITHIN_NS  # a question that nobody waits for may be under way
-            while self.wire.waiting() is not None and self.now < bound:
-                self.step()
-            self.wire.settled()
-            self.tell.healed(self)
-            if self.violation is not None:
-                raise self.violation
+            self._close_books()
+
+    def _close_books(self) -> None:
+        """In a calm world: all that was asked is answered, and the checks have their last word. Raises Violation."""
+        bound = self.now + ANSWERED_WITHIN_NS  # a question that nobody waits for may be under way
+        while self.wire.waiting() is not None and self.now < bound:
+            self.step()
+        self.wire.settled()
+        self.tell.healed(self)
+        if self.violation is not None:
+            raise self.violation
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         run_until(self, condition, otherwise, CALM_LOOK_NS)

@@ -34,7 +34,8 @@ BROKER_INVARIANTS: Final[Mapping[str, str]] = {
     "one_writer": "behind the end of a lane nothing lies that came over an earlier one",
     "sent_by_a_broker": "what is no entry of the engine's own was sent by a broker",
     "one_master": "no two brokers may answer as the master at one moment",
-    "answers_are_current": "the end of a queue and a group's offset are never less than was said before the question",
+    "answers_are_current": "the end of a queue is never less than was said before the question, a group's offset never "
+    "less than that master said or the log has",
     "answered_once": "a broker answers each request once",
     "once_by_one_master": "one master delivers and commits what waited once, unless an outcome was unknown",
     "not_before_its_time": "what waits for its time is not delivered before it",

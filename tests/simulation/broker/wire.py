@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from node.message_store.batch import decode_batch
+from node.message_store.broker_tables import CONSUMER_OFFSETS
 from node.message_store.record import SIZE_AND_MAGIC, decode_record, parse_message_id
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
@@ -48,7 +49,8 @@ class BrokerWire:
     def __init__(self, world: BrokerWorld) -> None:
         self._world = world
         self._ends: dict[tuple[str, int], int] = {}  # how far each queue was said to reach
-        self._consumed: dict[tuple[str, str, int], int] = {}  # how far each group was said to be
+        # How far each group was said to be, by which master of which term: it writes that into the log a moment later.
+        self._consumed: dict[tuple[str, int, str, str, int], int] = {}
         self.answers = 0
 
     def written(self, socket: Socket, pieces: Sequence[memoryview]) -> None:
@@ -67,7 +69,7 @@ class BrokerWire:
     def _command(self, socket: Socket, command: Command) -> None:
         asked = _end_of(socket if socket.dialled else socket.other).asked
         if socket.dialled and not command.is_response:
-            asked[command.opaque] = _Asked(command, self._floor(command))
+            asked[command.opaque] = _Asked(command, self._floor(command, socket.other.loop.machine))
         elif not socket.dialled and command.is_response:
             question = asked.pop(command.opaque, None)
             if question is None:
@@ -75,20 +77,30 @@ class BrokerWire:
                 self._world.violate(Violation("answered_once", text))
                 return
             self.answers += 1
-            process = self._world.members["n" + socket.loop.machine[1:]].broker
             try:
-                self._judge(process, question, command)
+                self._judge(self._process(socket.loop.machine), question, command)
             except Violation as violation:
                 self._world.violate(violation)
 
     # --- what may be said -------------------------------------------------------------------------------------------
-    def _floor(self, command: Command) -> int:
+    def _floor(self, command: Command, to: str) -> int:
         said = command.fields or {}
         if command.code == Request.GET_MAX_OFFSET:
             return self._ends.get((said["topic"], int(said["queueId"])), 0)
         if command.code == Request.QUERY_CONSUMER_OFFSET:
-            return self._consumed.get((said["consumerGroup"], said["topic"], int(said["queueId"])), 0)
+            in_log = self._world.book.tables.get(CONSUMER_OFFSETS, {}).get(
+                f"{said['topic']}@{said['consumerGroup']}", {}
+            )
+            return max(in_log.get(said["queueId"], 0), self._consumed.get(self._group(self._process(to), said), 0))
         return 0
+
+    def _process(self, machine: str) -> BrokerProcess:
+        return self._world.members["n" + machine[1:]].broker
+
+    @staticmethod
+    def _group(process: BrokerProcess, said: Mapping[str, str]) -> tuple[str, int, str, str, int]:
+        term = process.broker.roles.term if process.broker is not None else -1
+        return process.id, term, said["consumerGroup"], said["topic"], int(said["queueId"])
 
     def _judge(self, process: BrokerProcess, asked: _Asked, answer: Command) -> None:
         code, said = asked.command.code, asked.command.fields or {}
@@ -105,8 +117,8 @@ class BrokerWire:
             self._not_less(process, f"the end of {said['topic']}.{said['queueId']}", fields["offset"], asked.floor)
             self._says_end(said["topic"], int(said["queueId"]), int(fields["offset"]))
         elif code == Request.QUERY_CONSUMER_OFFSET:
-            group = said["consumerGroup"], said["topic"], int(said["queueId"])
-            self._not_less(process, f"the offset of {group}", fields["offset"], asked.floor)
+            group = self._group(process, said)
+            self._not_less(process, f"the offset of {group[2:]}", fields["offset"], asked.floor)
             self._consumed[group] = max(self._consumed.get(group, 0), int(fields["offset"]))
         elif code == Request.END_TRANSACTION:
             self._world.workload.ended(said)

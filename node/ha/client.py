@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from node.ha.common_end import CommonEnd
@@ -71,12 +72,14 @@ class HAClient:
     """See the module's docstring. `run`: of this process.
 
     `keep` writes a lineage, and calls back once it is on disk, with why not where it is not; until then nothing is
-    taken that rests on it (`is_keeping`: its owner reads nothing more from the socket).
+    taken that rests on it (`is_keeping`: its owner reads nothing more from the socket). `alone` cuts the log, while no
+    flush runs.
     """
 
     def __init__(
         self, store: SlaveStore, settings: HaSettings, slave: str, run: str, lineage: Lineage,
         keep: Callable[[Lineage, Kept], None], note: Note,
+        alone: Callable[[Callable[[], None]], None] = lambda act: act(),
     ) -> None:  # fmt: skip
         self._store, self._settings, self._slave, self._run = store, settings, slave, run
         self.lineage, self._keep, self._note = lineage, keep, note
@@ -96,6 +99,7 @@ class HAClient:
         self._held: list[Frame] = []  # what came while the epochs were kept
         self.on_kept: Callable[[], None] = lambda: None
         self._connection = 0
+        self._alone: Callable[[Callable[[], None]], None] = alone
         self._out: list[bytes] = []
         self._said: Lineage | None = None
         self.peer = ""  # the master's IP address
@@ -293,14 +297,19 @@ class HAClient:
         end = self._search.end
         if end is None:
             raise HaError("nothing in this log agrees with the master's: empty the directory, or find out whose it is")
-        self._kept_then(self.lineage.below(end), lambda: self._cut(end))
+        self._kept_then(self.lineage.below(end), lambda: self._alone(partial(self._cut, end, self._connection)))
 
-    def _cut(self, end: int) -> None:
+    def _cut(self, end: int, connection: int) -> None:
+        if self.state is not State.KEEPING or connection != self._connection:
+            return
         before = self._store.log.max_offset
-        gone = self._store.cut_back(end)
-        self._note(
-            "ha_cut_back", "warning", f"from {before} to {end}, where the master's log agrees: {gone} bytes aside"
-        )
+        try:
+            gone = self._store.cut_back(end)
+        except (MessageStoreError, OSError) as error:
+            self._refuse(str(error))
+            return
+        text = f"from {before} to {end}, where the master's log agrees: {gone} bytes aside"
+        self._note("ha_cut_back", "warning", text)
         self.close("its log was cut back: it connects again")
 
     def _searched(self, said: dict[str, object]) -> None:

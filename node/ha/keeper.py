@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from node.ha.sockets import now_ms
 from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
-from node.message_store.local_log import Flush
 from node.message_store.local_store import Answer, LocalMessageStore
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutResult
@@ -21,6 +20,7 @@ from node.message_store.write_files import Disk, OsDisk
 
 SAVE_EVERY_MS: Final = 10_000
 LOOK_MS: Final = 100
+NEXT_AGAIN_MS: Final = 5000
 
 
 class StoreKeeper:
@@ -38,6 +38,7 @@ class StoreKeeper:
         self._flushing = asyncio.Lock()
         self._has_put = False
         self._flushed_ms = self._saved_ms = now_ms()
+        self._next_ms = 0
 
     def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
         """Done when it is answered."""
@@ -87,6 +88,8 @@ class StoreKeeper:
             if self._flush_is_due(now):
                 await self._flush()
                 continue
+            if self._next_is_due(now):
+                await self._make_next(now)
             before = self.store.end_position
             self._dispatch()
             if self.store.end_position > before:
@@ -95,6 +98,24 @@ class StoreKeeper:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_MS / 1000):
                     await self._wake.wait()
+
+    def _next_is_due(self, now: int) -> bool:
+        following = self.store.log.next_file
+        return not (following.is_ready or following.is_named) and now >= self._next_ms
+
+    async def _make_next(self, now: int) -> None:
+        """The log's next file; where there is no room for it, the put that needs it says so."""
+        following = self.store.log.next_file
+        try:
+            await self._loop.run_in_executor(None, _done, [following.make])
+            following.is_ready = True
+        except OSError:
+            self._next_ms = now + NEXT_AGAIN_MS
+
+    async def exclusively(self, act: Callable[[], None]) -> None:
+        """While no flush runs: one that began before a cut would vouch for what is gone."""
+        async with self._flushing:
+            act()
 
     async def flushed_and_dispatched(self) -> None:
         """All that is in the log is on disk and in the queues. Raises OSError."""
@@ -117,26 +138,27 @@ class StoreKeeper:
     async def _flush_now(self) -> None:
         found = self.store.begin_flush()
         is_save = now_ms() - self._saved_ms >= SAVE_EVERY_MS
-        finish = self.store.dispatcher.begin_save() if is_save else None
+        steps = [found.sync]
+        if is_save:
+            steps += [self.store.dispatcher.begin_save(), self.store.begin_mark(found)]
         try:
-            await self._loop.run_in_executor(None, _synced, found, finish)
+            await self._loop.run_in_executor(None, _done, steps)
         except OSError as error:
             self.store.flush_failed(error)
             raise
         self._flushed_ms = now_ms()
         if is_save:
             self._saved_ms = self._flushed_ms
-            self.store.mark_flushed(found)
         self.store.flushed(found)
         self._after_flush()
         self._dispatch()
 
 
-def _synced(found: Flush, finish: Callable[[Disk], None] | None) -> None:
+def _done(steps: Sequence[Callable[[Disk], None]]) -> None:
+    """In a thread, in this order. Raises OSError."""
     disk = OsDisk()
     try:
-        found.sync(disk)
-        if finish is not None:
-            finish(disk)
+        for step in steps:
+            step(disk)
     finally:
         disk.close()

@@ -5,7 +5,7 @@ fills the rest. Bytes are RocketMQ's. It knows no thread and no clock: whoever o
 with `begin_flush`, and goes on writing meanwhile.
 
 Invariants: `max_offset` is a border between records and never goes back, but for `cut`; what `flushed_offset` says is
-on disk; a new file's name and length are on disk before anything is written to it; behind the end there are zeros only;
+on disk, with the names of its files; a new file's length is on disk before it is written to; behind the end are zeros;
 after a write that failed nothing more is written until the log is opened anew, which finds its end.
 """
 
@@ -20,6 +20,7 @@ from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.local_mark import LastRecord, LogMark, write_log_mark
+from node.message_store.local_next import NextFile
 from node.message_store.local_recent import RecentPieces
 from node.message_store.local_records import Stop, border_flaw, walk
 from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind, file_name, recover
@@ -42,6 +43,7 @@ class Flush:
     last: LastRecord
     last_time_ms: int
     sync: Callable[[Disk], None]
+    has_name: bool = False  # a new file's name is on disk, too
 
 
 class BadBytes(MessageStoreError):
@@ -68,6 +70,7 @@ class LocalCommitLog:
         begin = self.recovered.begin  # from here on what the last process wrote may be in the page cache only
         self._dirty = {start for start in self._starts if start + file_bytes > begin}
         self._is_broken = ""
+        self.next_file = NextFile(root, self._folder, file_bytes, self._disk, files)
         self.recent = RecentPieces()
         self.flushed_offset = self.min_offset
         self.save()
@@ -251,14 +254,15 @@ class LocalCommitLog:
 
     def _begin_file(self, start: int) -> None:
         path = self._folder / file_name(start)
-        try:
-            self._disk.create(path, self.file_bytes)
-            self._disk.sync(path)
-            self._disk.sync_folder(self._folder)
-        except OSError:
-            if self._files.size(path) is not None:  # and not a directory of somebody's, with all that is in it
-                self._disk.remove(path)
-            raise
+        if not (self._files.size(path) is None and self.next_file.take(path)):
+            try:
+                self._disk.create(path, self.file_bytes)
+                self._disk.sync(path)
+                self._disk.sync_folder(self._folder)
+            except OSError:
+                if self._files.size(path) is not None:  # and not a directory of somebody's, with all that is in it
+                    self._disk.remove(path)
+                raise
         self._starts.append(start)
 
     def _write(self, offset: int, data: BytesLike) -> None:
@@ -275,16 +279,21 @@ class LocalCommitLog:
         upto, dirty = self.max_offset, sorted(self._dirty)
         self._dirty = {start for start in self._dirty if start + self.file_bytes > upto}
         paths = [self._folder / file_name(start) for start in dirty]
+        named = self.next_file.sync_name if self.next_file.is_named else None
 
         def sync(disk: Disk) -> None:
+            if named is not None:
+                named(disk)
             for path in paths:
                 disk.sync(path)
 
-        return Flush(upto, self._last, self.last_time_ms, sync)
+        return Flush(upto, self._last, self.last_time_ms, sync, named is not None)
 
-    def flushed(self, upto: int) -> None:
+    def flushed(self, found: Flush) -> None:
         """That flush is done."""
-        self.flushed_offset = max(self.flushed_offset, min(upto, self.max_offset))
+        self.flushed_offset = max(self.flushed_offset, min(found.upto, self.max_offset))
+        if found.has_name:
+            self.next_file.is_named = False
 
     def flush_failed(self, why: str) -> None:
         """What was to be flushed may be lost, though it reads well: nothing more is written here."""
@@ -298,7 +307,7 @@ class LocalCommitLog:
         except OSError as error:
             self.flush_failed(str(error))
             raise
-        self.flushed(found.upto)
+        self.flushed(found)
 
     def mark_of(self, found: Flush) -> LogMark:
         """What may be written into the mark once that flush is done."""
@@ -313,7 +322,7 @@ class LocalCommitLog:
         except OSError as error:
             self.flush_failed(str(error))
             raise
-        self.flushed(found.upto)
+        self.flushed(found)
         write_log_mark(self.root, self.mark_of(found), self._disk)
 
     def cut(self, end: int) -> int:
@@ -365,5 +374,6 @@ class LocalCommitLog:
         try:
             if not self._is_broken:
                 self.save()
+                self.next_file.remove()
         finally:
             self._disk.close()

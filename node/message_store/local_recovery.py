@@ -196,6 +196,8 @@ def cut_behind(
         _keep_aside(root, file_bytes, found, written, disk, files)
     for start in reversed(found.starts[len(kept) :]):
         disk.remove(folder / file_name(start))
+    if len(kept) < len(found.starts):  # or a power loss could leave them behind a file that is being zeroed
+        disk.sync_folder(folder)
     if kept and end < kept[-1] + file_bytes:
         disk.zero_from(folder / file_name(kept[-1]), end - kept[-1])
         disk.sync(folder / file_name(kept[-1]))

@@ -314,7 +314,7 @@ class LocalMessageStore:
         return self.log.begin_flush()
 
     def flushed(self, found: Flush) -> None:
-        self.log.flushed(found.upto)
+        self.log.flushed(found)
         self.commits.flushed(self.log.flushed_offset)
 
     def flush_failed(self, error: OSError) -> None:
@@ -349,9 +349,10 @@ class LocalMessageStore:
                 hear()
         return gone
 
-    def mark_flushed(self, found: Flush) -> None:
-        """After that flush: a recovery begins there."""
-        write_log_mark(self.root, self.log.mark_of(found), self._disk)
+    def begin_mark(self, found: Flush) -> Callable[[Disk], None]:
+        """For a thread of the owner's, after that flush: a recovery begins there. Nothing is cut meanwhile."""
+        mark = self.log.mark_of(found)
+        return lambda disk: write_log_mark(self.root, mark, disk)
 
     def close(self) -> None:
         """All is saved, and a start finds a clean stop; not after a write that failed."""
@@ -360,6 +361,7 @@ class LocalMessageStore:
             while self.dispatch():
                 pass
             self.dispatcher.save(is_clean=True)
+            self.log.next_file.remove()
             if self.end_position == self.log.max_offset:
                 self._disk.remove(self.root / ABORT)
         self._disk.close()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import socket
 import struct
+import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+
+import pytest
 
 from node.ha.client import HAClient, State
 from node.ha.keeper import StoreKeeper
@@ -23,6 +28,7 @@ from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutStatus
 from node.message_store.record import Host
+from tests.unit.classic_kit import story
 from tests.unit.ha_kit import content
 from tests.unit.test_dispatch import queue_files
 
@@ -193,3 +199,33 @@ def test_a_slave_that_takes_nothing_and_says_nothing_keeps_no_place(tmp_path: Pa
             await master.stop()
 
     asyncio.run(scenario())
+
+
+@story
+async def test_nothing_is_synced_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SAFETY S9: not by puts that begin files, nor by flushes, marks and saves."""
+    loops, on_loop = threading.get_ident(), list[str]()
+
+    def watched(name: str) -> Callable[[int], None]:
+        real = getattr(os, name)
+
+        def call(fd: int) -> None:
+            if threading.get_ident() == loops:
+                on_loop.append("".join(traceback.format_stack(limit=6)))
+            real(fd)
+
+        return call
+
+    monkeypatch.setattr("node.ha.keeper.SAVE_EVERY_MS", 1)
+    master = MasterSide(tmp_path / "m", FlushMode.SYNC_FLUSH)
+    log = master.store.log
+    await until(lambda: log.next_file.is_ready)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, watched(name))
+    for number in range(12):  # the first begins the first file
+        message = NewMessage("T", 0, bytes(30_000), HOST, HOST, b"WAIT\x01false\x02")
+        assert (await master.keeper.put(message)).status is PutStatus.PUT_OK, number
+        await until(lambda: log.next_file.is_ready and log.flushed_offset == log.max_offset)
+    assert len(log.starts) > 4 and not on_loop, on_loop[:1]
+    monkeypatch.undo()
+    await master.stop()

@@ -19,6 +19,7 @@ from node.message_store.message_store import MessageStore
 from node.message_store.new_message import NewMessage
 from node.message_store.record import MessageRecord, encode_record
 from node.message_store.record_building import QueueOffsets
+from node.message_store.write_files import OsDisk
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.message_disk import MessageDisk
 from tests.unit.message_kit import record
@@ -226,9 +227,12 @@ def test_an_empty_slave_begins_where_its_master_does_and_comes_up_again(tmp_path
     assert LocalCommitLog(tmp_path / "master", FILE_BYTES).min_offset == 2 * FILE_BYTES
 
 
-def work(log: LocalCommitLog, acked: list[int]) -> Iterator[int]:
+def work(log: LocalCommitLog, acked: list[int], disk: MessageDisk, is_ahead: bool) -> Iterator[int]:
     """What a master does with small files; `acked` gets the end of what was flushed. Yields each new end."""
     for number in range(18):
+        if is_ahead and not (log.next_file.is_ready or log.next_file.is_named):
+            log.next_file.make(disk)
+            log.next_file.is_ready = True
         put(log, number, 40 + 13 * number)
         yield log.max_offset
         if number % 3 == 2:
@@ -245,24 +249,25 @@ def work(log: LocalCommitLog, acked: list[int]) -> Iterator[int]:
     yield log.max_offset
 
 
-def run(platform: SimulatedPlatform, acked: list[int], ends: list[int]) -> set[LastRecord]:
+def run(platform: SimulatedPlatform, acked: list[int], ends: list[int], is_ahead: bool) -> set[LastRecord]:
     """All records that were ever written."""
     disk = MessageDisk(platform)
     log = LocalCommitLog(ROOT, FILE_BYTES, disk=disk, files=disk)
     written: set[LastRecord] = set()
-    for end in work(log, acked):
+    for end in work(log, acked, disk, is_ahead):
         ends.append(end)
         written.add(log.last_record)
     return written
 
 
+@pytest.mark.parametrize("is_ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("power", [False, True], ids=["killed", "power"])
-def test_a_crash_at_every_call_leaves_a_log_that_goes_on(power: bool) -> None:
+def test_a_crash_at_every_call_leaves_a_log_that_goes_on(power: bool, is_ahead: bool) -> None:
     """A process that is killed loses nothing that was written, a power loss nothing that was flushed; the end is a
     border, what is there is what was written, and the next record follows it."""
     whole = SimulatedPlatform(random.Random(1), lambda: 0, "calls")
     acked_in_all: list[int] = []
-    written = run(whole, acked_in_all, [])
+    written = run(whole, acked_in_all, [], is_ahead)
     places = {one.offset for one in written if one.offset < acked_in_all[2]}
     calls = whole.op_count
     assert calls > 100
@@ -272,7 +277,7 @@ def test_a_crash_at_every_call_leaves_a_log_that_goes_on(power: bool) -> None:
         acked: list[int] = []
         ends: list[int] = []
         with contextlib.suppress(SimulatedCrash):
-            run(platform, acked, ends)
+            run(platform, acked, ends, is_ahead)
         if power:
             platform.lose_power()
         else:
@@ -346,3 +351,36 @@ def test_the_mark_says_what_is_on_disk(tmp_path: Path) -> None:
     log_mark_path(tmp_path).write_bytes(b"00000000 {}\n")
     with pytest.raises(MessageStoreError, match="cannot be read"):
         LocalCommitLog(tmp_path, FILE_BYTES)
+
+
+def test_a_roll_takes_the_file_that_was_made_ahead_and_syncs_nothing(tmp_path: Path) -> None:
+    synced: list[str] = []
+
+    class Watched(OsDisk):
+        def sync(self, path: Path) -> None:
+            synced.append(path.name)
+            super().sync(path)
+
+        def sync_folder(self, path: Path) -> None:
+            synced.append(path.name)
+            super().sync_folder(path)
+
+    log = LocalCommitLog(tmp_path, FILE_BYTES, disk=Watched())
+    put(log, 0, 1000)
+    log.next_file.make(OsDisk())
+    log.next_file.is_ready = True
+    synced.clear()
+    put(log, 1, 1500)
+    assert log.starts == [0, FILE_BYTES] and not synced
+    put(log, 2, 1500)  # the next one is not there yet, and that one's name is on no disk: as if there were none
+    assert log.starts[-1] == 2 * FILE_BYTES and "commitlog" in synced
+    synced.clear()
+    log.flush()
+    assert synced[0] == "commitlog" and not log.next_file.is_named
+    log.next_file.make(OsDisk())
+    log.next_file.is_ready = True
+    log.close()
+    assert sorted(path.name for path in (tmp_path / "quorumscope").iterdir()) == ["commitlog"]
+    (tmp_path / "quorumscope/next-file").write_bytes(b"of a process that ended")
+    again = LocalCommitLog(tmp_path, FILE_BYTES)
+    assert again.max_offset == log.max_offset and not (tmp_path / "quorumscope/next-file").exists()

@@ -99,7 +99,7 @@ class Pair:
         lineage, own = read_lineage(self._root), ha_settings(settings)
         self.service = HAService(store.log, own, BrokerRole.SLAVE, lineage, note, self._fenced)
         self.accept = AcceptSocketService(self.service)
-        self.client = HAClient(store, own, settings.node.id, self.run, lineage, self._keep, note)
+        self.client = HAClient(store, own, settings.node.id, self.run, lineage, self._keep, note, self._alone)
         self._peers = [split_address(one) for one in settings.ha.peer_addresses]
         self._turn = itertools.cycle(self._peers)
         self.twin = ""  # the address of another master of the same epoch
@@ -242,6 +242,9 @@ class Pair:
             then("")
 
         self._background.run("keeping the master's epochs", kept())
+
+    def _alone(self, act: Callable[[], None]) -> None:
+        self._background.run("cutting the log", self.keeper.exclusively(act))
 
     def _heard(self, epoch: int, then: Callable[[], None]) -> None:
         """Somebody was promoted, or is about to be: nothing more comes from an older master."""

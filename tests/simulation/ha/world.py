@@ -127,7 +127,10 @@ class World:
             if node.log is not log:
                 return
         found.sync(log._disk)
-        log.flushed(found.upto)
+        log.flushed(found)
+        if not (log.next_file.is_ready or log.next_file.is_named) and self.rng.random() < 0.7:
+            log.next_file.make(log._disk)
+            log.next_file.is_ready = True
 
     def _fault(self) -> None:
         node = self.rng.choice(self.nodes)

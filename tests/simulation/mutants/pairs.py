@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from node.message_store.local_recovery import Recovered
-from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, swapped
 
 SERVICE: Final = "node.ha.service:HAService."
 WAITS: Final = "node.ha.group_transfer:GroupTransferService."
@@ -182,7 +182,7 @@ DISK = (
     _pair(
         "flushed_is_the_end",
         "what was written while a flush ran counts as flushed",
-        swapped(LOG + "flushed", "max(self.flushed_offset, min(upto, self.max_offset))", "self.max_offset"),
+        swapped(LOG + "flushed", "max(self.flushed_offset, min(found.upto, self.max_offset))", "self.max_offset"),
     ),
     _pair(
         "one_file_is_flushed",
@@ -193,6 +193,11 @@ DISK = (
         "nothing_is_flushed",
         "a flush syncs nothing",
         Edit(LOG + "begin_flush", "disk.sync(path)", "MUTANT.left_out(disk, path)"),
+    ),
+    _pair(
+        "names_are_not_synced",
+        "the name of a file that was made ahead is not on disk when what lies in it is said to be",
+        left_out("node.message_store.local_next:NextFile.sync_name", "disk.sync_folder(self._folder)"),
     ),
     _pair(
         "marks_before_it_flushes",

@@ -37,7 +37,7 @@ from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.write_files import OsDisk
-from node.rereading import HangUp
+from node.rereading import HangUp, Rereading
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -85,14 +85,15 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
-    HangUp(lambda: reread(log, arguments), asked.set).listen()
+    rereading = Rereading(lambda kind, severity, fields: log.note(kind, severity, **fields))
+    HangUp(lambda: reread(log, arguments, rereading), asked.set).listen()
     waiting = asyncio.create_task(asked.wait())
     while not settings.ha.is_classic and not settings.store_directory.is_dir() and not asked.is_set():
         await asyncio.wait([waiting], timeout=LOOK_AGAIN_S)
     if asked.is_set():
         return
     if settings.ha.is_classic:
-        await serve_classic(settings, log, waiting)
+        await serve_classic(settings, log, waiting, rereading)
         return
     lock = take_lock(settings.node.data)
     keep_conf(settings, log)
@@ -121,8 +122,10 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
         os.close(lock)
 
 
-def reread(log: Log, arguments: Sequence[str]) -> None:
-    """The level of what is said; all else needs a restart."""
+def reread(log: Log, arguments: Sequence[str], rereading: Rereading) -> None:
+    """The level of what is said, and files; all else needs a restart."""
+    if rereading.parts:
+        rereading.again()
     try:
         log.set_level(read_again(arguments).node.log_level)
     except ConfigError as error:

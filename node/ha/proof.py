@@ -36,6 +36,10 @@ class Proof:
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._secrets = tuple(secrets)
 
+    def renew(self, secrets: Sequence[bytes]) -> None:
+        """From the next handshake on; connections that are proved stay."""
+        self._secrets = tuple(secrets)
+
     def nonce(self) -> str:
         return os.urandom(NONCE_BYTES).hex()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from node.broker.classic.broker import ClassicBroker
 from node.broker.classic.metadata_sync import CommittedHere, is_newer
 from node.broker.classic.promotion import Finding, NotPromoted, Promotion
 from node.broker.classic.role_record import read_role
@@ -321,3 +322,47 @@ async def test_consumers_go_on_at_a_master_that_was_replaced(tmp_path: Path) -> 
         async with old.client() as client:
             await commit(client, 2)
         assert offset_of(old) == 2
+
+
+@story
+async def test_the_pairs_secret_is_changed_while_it_runs(tmp_path: Path) -> None:
+    """SIGHUP: one broker after the other, and what cannot be read leaves in force what was."""
+    ports = pair_ports("m", "s")
+    old, new = "o" * 64, "n" * 64
+    files = {name: tmp_path / f"secret-{name}" for name in ports}
+
+    def write(name: str, *secrets: str) -> None:
+        files[name].touch(mode=0o600)
+        files[name].write_text("\n".join(secrets))
+
+    async with AsyncExitStack() as stack:
+        brokers: dict[str, ClassicBroker] = {}
+        for name, role in (("m", "async_master"), ("s", "slave")):
+            write(name, old)
+            settings = classic_settings(tmp_path, name, role, ports, **{"node.secret_file": str(files[name])})
+            brokers[name] = (await stack.enter_async_context(classic(settings))).broker
+        master, slave = brokers["m"], brokers["s"]
+
+        async def served_again() -> None:
+            slave.pair.client.close("the test wants another connection")
+            await until(lambda: slave.pair.client.state is State.TRANSFER and bool(master.pair.service.acks()))
+
+        await served_again()
+        for secrets in ((old, new), (new, old), (new,)):
+            for name, broker in brokers.items():
+                write(name, *secrets)
+                broker._rereading.again()
+                await served_again()
+        write("m", "short")
+        master._rereading.again()
+        problems = [one for one in (await master._ha({}))["problems"] if one["code"] == "not_reread"]
+        assert [one["about"] for one in problems] == ["the pair's secret"] and "short" not in problems[0]["text"]
+        await served_again()
+        write("m", new)
+        master._rereading.again()
+        await served_again()
+        assert not [one for one in (await master._ha({}))["problems"] if one["code"] == "not_reread"]
+        write("m", old)
+        master._rereading.again()
+        slave.pair.client.close("the test wants another connection")
+        await until(lambda: "secret" in slave.pair.client.trouble)

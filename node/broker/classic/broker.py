@@ -15,6 +15,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +41,7 @@ from node.ha.client import State
 from node.ha.keeper import StoreKeeper
 from node.ha.lineage import PROMOTION
 from node.ha.sockets import now_ms
+from node.member_secret import read_secrets
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads
@@ -49,12 +51,14 @@ from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.new_message import PutLimits
 from node.message_store.recent_entries import RecentEntries
 from node.protocol.codes import FlushMode as NodeFlush
+from node.rereading import Rereading
 from node.rocketmq.bodies import GroupConfig
 from node.rocketmq.dispatch import Handler
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 LOOK_AT_FILES_S: Final = 5.0
 FREE_LOOK_MS: Final = 1000
+SECRET: Final = "the pair's secret"
 Note = Callable[[str, str, str], None]
 
 
@@ -99,7 +103,10 @@ def open_files(settings: Settings, sizes: DerivedSizes | None = None) -> Classic
 class ClassicBroker:
     """See the module's docstring. Raises MessageStoreError, OSError."""
 
-    def __init__(self, settings: Settings, files: ClassicFiles, note: Note) -> None:
+    def __init__(
+        self, settings: Settings, files: ClassicFiles, note: Note, rereading: Rereading | None = None
+    ) -> None:  # fmt: skip
+        self._rereading = rereading if rereading is not None else Rereading()
         self.settings, self.said, self.host = settings, note, MACHINE
         self._lock, self.store = files
         root = settings.node.data
@@ -107,6 +114,8 @@ class ClassicBroker:
         self.keeper = StoreKeeper(self.store, after_flush=lambda: self.pair.follower.report())
         self.on_dispatched: list[Callable[[Touched], None]] = self.keeper.on_dispatched
         self.pair = Pair(settings, self.store, self.keeper, note)
+        if settings.node.secret_file is not None:
+            self._rereading.add(SECRET, partial(read_secrets, settings.node.secret_file), self.pair.renew_secrets)
         self.lane = ClassicLane(self.keeper)
         memory_bytes = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)
         self.reads = LiveReads(root, self.store, RecentEntries(), memory_bytes)
@@ -229,6 +238,9 @@ class ClassicBroker:
 
     async def _ha(self, asked: Asked) -> dict[str, Any]:
         said = await self.pair_view.answer(asked)
+        said["problems"] += [
+            {"code": "not_reread", "about": one.what, "text": one.text} for one in self._rereading.troubles.values()
+        ]
         sync = self.sync
         if sync is not None:
             said["metadata"] = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Final
@@ -141,6 +141,12 @@ class Pair:
     def needed_from(self) -> int | None:
         """The lowest place that a connected slave still needs."""
         return min(self.service.acks().values(), default=None)
+
+    def renew_secrets(self, secrets: Sequence[bytes]) -> None:
+        """As the secret file has them now."""
+        proof = self.service.settings.proof
+        assert proof is not None
+        proof.renew(secrets)
 
     # --- a start and an end -----------------------------------------------------------------------------------------
     async def open(self) -> None:

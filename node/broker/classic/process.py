@@ -14,15 +14,18 @@ from node.collector import Collector
 from node.config import Settings, split_address
 from node.logs import Log
 from node.message_store.errors import MessageStoreError
+from node.rereading import Rereading
 
 READY: Final = "broker"
 
 
-async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool]) -> None:
-    """Raises OSError, MessageStoreError, PortTaken."""
+async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rereading: Rereading) -> None:
+    """`rereading`: gets what this broker reads again. Raises OSError, MessageStoreError, PortTaken."""
     settings.node.data.mkdir(parents=True, exist_ok=True)
     files = await asyncio.to_thread(open_files, settings)
-    broker = ClassicBroker(settings, files, lambda kind, severity, reason: log.note(kind, severity, reason=reason))
+    broker = ClassicBroker(
+        settings, files, lambda kind, severity, reason: log.note(kind, severity, reason=reason), rereading
+    )
     clients: ClientPort | None = None
     running: asyncio.Task[None] | None = None
     collector = Collector(asyncio.get_running_loop())

@@ -365,4 +365,4 @@ async def test_the_pairs_secret_is_changed_while_it_runs(tmp_path: Path) -> None
         write("m", old)
         master._rereading.again()
         slave.pair.client.close("the test wants another connection")
-        await until(lambda: "secret" in slave.pair.client.trouble)
+        await until(lambda: any("secret" in why for why in master.pair.service.troubles.values()))

@@ -61,7 +61,9 @@ class LocalCommitLog:
         self._disk, self._files = disk if disk is not None else OsDisk(), files
         for folder in (self._folder, root / OURS):
             self._disk.make_folder(folder)
-        for folder in (root, root.parent):  # or a power loss takes the folders with all that was flushed in them
+        # Or a power loss takes the folders with all that was flushed in them, or a name that no flush had synced yet
+        # when the last process ended.
+        for folder in (root, root.parent, self._folder):
             self._disk.sync_folder(folder)
         self.recovered: Recovered = recover(root, file_bytes, self._disk, files)
         self._starts = list(self.recovered.starts)

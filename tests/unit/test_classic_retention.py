@@ -82,6 +82,7 @@ async def test_what_a_connected_slave_lacks_stays_unless_the_disk_is_full(
         await until(lambda: slave.broker.store.log.max_offset == master.broker.store.log.max_offset)
         await until(lambda: master.broker.store.log.flushed_offset == master.broker.store.log.max_offset)
         [connection] = master.broker.pair.service.connections
+        await until(lambda: connection.slave_ack_offset == master.broker.store.log.max_offset)
         connection.slave_ack_offset = starts[1]
         assert await rule(master, monkeypatch).look(AT_FOUR_S) == 1
         assert await rule(master, monkeypatch, used=0.75).look(NOW_S) == 0

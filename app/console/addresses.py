@@ -47,7 +47,8 @@ def normal_control_url(text: str) -> str:
     more = parts.path or parts.query or parts.fragment or "@" in parts.netloc
     if parts.scheme not in PORTS or not parts.hostname or more:
         raise Invalid(f"{text!r} is not the address of a control plane, such as http://127.0.0.1:8431")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    # In ASCII, as it is asked: letters beyond it are many spellings of one name, of digits and of dots as well.
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
     return f"{parts.scheme}://{host}" + (f":{port}" if port else "")
 
 

@@ -9,7 +9,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import literal, select
 
 from app.api.common import Json, Limit, RowCursor, RowId, SessionsDep, ViewerDep, note, page_of
-from app.api.models import PRINTABLE, GroupId, GroupRole, Me, NewTokenView, Page, RoleName, SessionView, TokenView
+from app.api.models import (
+    OF_GROUPS,
+    PRINTABLE,
+    GroupId,
+    GroupRole,
+    Me,
+    NewTokenView,
+    Page,
+    RoleName,
+    SessionView,
+    TokenView,
+)
 from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
@@ -69,7 +80,7 @@ class NewToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
     role: RoleName = "viewer"
-    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX)] = {}
+    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] = {}
     days: Annotated[int | None, Field(ge=1, le=3650)] = 90
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 T = TypeVar("T")
 # A name of people's making: nothing in it that a terminal, a mail's header or a database would take for more.
@@ -13,6 +13,10 @@ GroupId = Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
 RoleName = Literal["none", "viewer", "operator", "admin"]
 # On single groups; an admin has all of them.
 GroupRole = Literal["none", "viewer", "operator"]
+# What pydantic leaves out of the document for keys with a pattern: no others, and their length.
+OF_GROUPS: Final[dict[str, JsonValue]] = {
+    "additionalProperties": False, "propertyNames": {"minLength": 1, "maxLength": 64},
+}  # fmt: skip
 
 
 class Page(BaseModel, Generic[T]):

@@ -16,7 +16,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
 from app.api.common import Cursor, Json, Limit, RowCursor, SessionsDep, note, page_of
-from app.api.models import GroupId, GroupRole, LoginLinkView, NewUserView, Page, RoleName, TrailView, UserView
+from app.api.models import (
+    OF_GROUPS,
+    GroupId,
+    GroupRole,
+    LoginLinkView,
+    NewUserView,
+    Page,
+    RoleName,
+    TrailView,
+    UserView,
+)
 from app.console.cursors import before_id
 from app.console.errors import Conflict, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
@@ -38,15 +48,15 @@ class NewUser(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(pattern=NAME)]
     role: RoleName = "viewer"
-    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX)] = {}
+    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] = {}
 
 
 class UserPatch(BaseModel):
     model_config = ConfigDict(extra="forbid")
     role: RoleName | None = None
     cluster_roles: Annotated[
-        dict[GroupId, GroupRole | None] | None,
-        Field(max_length=GROUPS_MAX, description="only these change; null: back to the default"),
+        Annotated[dict[GroupId, GroupRole | None], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] | None,
+        Field(description="only these change; null: back to the default"),
     ] = None
     disabled: bool | None = None
     second_factor_required: Annotated[

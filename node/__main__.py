@@ -29,6 +29,7 @@ from node.children import apart, environment, python
 from node.rereading import HangUp
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
+from node.supervised import START_AGAIN, supervise_children
 from node.supervisor_log import OURS, note
 
 EXIT_REFUSED: Final = 3  # an operator must settle it: lock held, wrong node, lost hard state, corruption
@@ -201,10 +202,11 @@ def hold_data(data: Path | None) -> DataLock | None:
 
 
 async def keep_engine(
-    arguments: Sequence[str], stopping: asyncio.Event, data: Path | None, *, restart: bool, module: str = ENGINE
-) -> int:
+    arguments: Sequence[str], stopping: asyncio.Event, again: asyncio.Event, data: Path | None, *, restart: bool,
+    module: str = ENGINE,
+) -> int:  # fmt: skip
     """Runs the engine, or the classic broker in its place, until the stop (0), a refusal (its code) or, without
-    `restart`, its crash (1)."""
+    `restart`, its crash (1). While `again` is set it is ended, and started again at once."""
     wait_s = 0.0
     lock: DataLock | None = None
     while True:
@@ -212,13 +214,17 @@ async def keep_engine(
         if module == ENGINE:  # the broker holds it alone
             lock = lock or hold_data(data)
         try:
-            code = await _ended(await start(module, arguments), stopping)
+            again.clear()
+            code = await _ended(await start(module, arguments), stopping, again)
         except OSError as error:  # no memory or no process to be had: that passes
             code, ended = 1, f"{module} cannot be started ({error})"
         else:
             ended = "" if code is None else how(code, module)
-        if code is None:
+        if code is None and stopping.is_set():
             return 0
+        if code is None:
+            note("engine_ended", "warning", reason="ended because an operator asked for it; it is started again")
+            continue
         if code in NOT_RESTARTED:
             if code == EXIT_REFUSED:
                 note("engine_ended", "error", reason=f"{ended}: an operator must settle why", exit_code=code)
@@ -238,7 +244,7 @@ async def supervise(arguments: Sequence[str]) -> int:
     exit_with_engine = FLAG_EXIT_WITH_ENGINE in arguments
     passed_on = [argument for argument in arguments if argument != FLAG_EXIT_WITH_ENGINE]
     data = data_directory(passed_on)
-    stopping = asyncio.Event()
+    stopping, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     asked_with: list[str] = []
@@ -249,6 +255,8 @@ async def supervise(arguments: Sequence[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all, number.name)
+    loop.add_signal_handler(START_AGAIN, again.set)
+    supervise_children()
     HangUp(pass_on_hang_up, lambda: stop_all(signal.SIGHUP.name)).listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
@@ -260,7 +268,7 @@ async def supervise(arguments: Sequence[str]) -> int:
     module = BROKER if is_classic(passed_on, os.environ) else ENGINE
     if module == ENGINE and may_have_broker(passed_on, os.environ):
         background.keep("the broker", lambda: keep_beside(BROKER, "the broker", passed_on, stopping))
-    code = await keep_engine(passed_on, stopping, data, restart=not exit_with_engine, module=module)
+    code = await keep_engine(passed_on, stopping, again, data, restart=not exit_with_engine, module=module)
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
     # that one ended for good too (the same command started twice), nothing is left to stay up for.
     if not exit_with_engine and code not in (0, EXIT_USAGE, EXIT_UNAVAILABLE):
@@ -275,13 +283,13 @@ async def supervise(arguments: Sequence[str]) -> int:
     return code
 
 
-async def _ended(child: Child, stopping: asyncio.Event) -> int | None:
-    """The child's exit code, or None when a stop was asked for first: then the child has been stopped."""
-    tasks = [asyncio.create_task(stopping.wait()), asyncio.create_task(child.process.wait())]
+async def _ended(child: Child, *reasons: asyncio.Event) -> int | None:
+    """The child's exit code, or None when there was a reason to stop it first: then the child has been stopped."""
+    tasks = [asyncio.create_task(one) for one in (*(each.wait() for each in reasons), child.process.wait())]
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
-    if not stopping.is_set():
+    if not any(one.is_set() for one in reasons):
         return child.process.returncode
     await stop(child)
     return None

@@ -32,6 +32,12 @@ MEMBERS_CURL: Final = "curl -s {leader_url}/api/v1/members"
 BROKERS: Final = "quorumscope broker list --node {own_url}"
 BROKER_CURL: Final = "curl -s {own_url}/api/v1/broker"
 SCRUB: Final = "quorumscope scrub --node {own_url}"
+RESTART: Final = "quorumscope restart --node {there}"
+RESTART_CURL: Final = "curl -X POST {there}/api/v1/restart -H 'Content-Type: application/json'"
+RESTART_MACHINE: Final = "quorumscope restart --state-machine --node {own_url}"
+RESTART_MACHINE_CURL: Final = (
+    "curl -X POST {own_url}/api/v1/restart -H 'Content-Type: application/json' -d '{{\"what\":\"state_machine\"}}'"
+)
 SCRUB_CURL: Final = "curl -X POST {own_url}/api/v1/scrub -H 'Content-Type: application/json'"
 
 START: Final = Advice(
@@ -114,8 +120,11 @@ ADVICE: Final[dict[str, Advice]] = {
     "member_unreachable": START,
     "engine_silent": Advice(
         "{node}'s process runs, but its engine does not come to answer: it is stopped, or its machine is",
-        "look what holds {node} up (a debugger, SIGSTOP, a disk that hangs); it is well when this ends with 0",
+        "look on {where} what holds it up (a debugger, SIGSTOP, a disk that hangs, which nothing here ends); this ends"
+        " the engine and starts it again, and nothing that was acknowledged is lost with it",
         "a-member-does-not-answer",
+        command=RESTART,
+        curl=RESTART_CURL,
         heals=True,
     ),
     "quorum_lost": QUORUM,
@@ -229,9 +238,11 @@ ADVICE: Final[dict[str, Advice]] = {
     "not_applying": Advice(
         "{node}'s state machine does not take what is committed: its process hangs, is slow, or applies again what it"
         " had",
-        "look at the process `node.state_machine` below {node}'s engine: one that hangs has to go on, or be ended (the"
-        " engine starts it again from its snapshot); it is well when this ends with 0",
+        "see in {node}'s output and at its process `node.state_machine` what holds it up; where it does not go on by"
+        " itself this ends it, and its engine starts it again from its newest snapshot",
         "a-state-machine-does-not-apply",
+        command=RESTART_MACHINE,
+        curl=RESTART_MACHINE_CURL,
     ),
     "alarm_applier_down": Advice(
         "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",

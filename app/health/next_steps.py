@@ -73,6 +73,8 @@ def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[
         return DEMO_HEAL if fields["node"] != THE_MEMBER else DEMO_HEAL_ALL
     if "{start}" in advice.command and not fields["start"]:
         return STARTED_ELSEWHERE
+    if "{there}" in advice.command and not fields["there"]:
+        return STARTED_ELSEWHERE
     if "{own_url}" in advice.command and not fields["own_url"]:
         if advice.command != SCRUB:
             return AWAY_FIRST

@@ -36,6 +36,8 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (404, 409)
     if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots")):
         yield 412
+    if path.endswith("/restart"):
+        yield 409
     if ("/messages" in path or "/topics" in path or path.endswith("/reset")) and method != "get":
         yield from (412, 421, 504)
     if "/members" in path and method != "get":

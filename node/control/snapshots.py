@@ -87,6 +87,11 @@ class Snapshots:
         """After a write through this control plane: whoever asks next sees it."""
         self.last = {what: (0.0, answer) for what, (_, answer) in self.last.items()}
 
+    def last_boot_id(self) -> str | None:
+        """Of the engine that answered last."""
+        known = self.last.get(NAMES[StateView])
+        return None if known is None else known[1].boot_id
+
     async def ask(self, view: type[V], since: str | None = None, timeout_s: float = TIMEOUT_S) -> V:
         """The engine's own words. Raises EngineAway, EngineSilent, EngineRefused."""
         what = NAMES[view]

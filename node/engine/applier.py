@@ -78,3 +78,7 @@ class Machine(Applier, Protocol):
     def save(self, done: Callable[[int, str], None]) -> None:
         """A snapshot now; `done` is called once, later: the newest one's last entry, and why there is no newer one."""
         ...
+
+    def restart(self) -> None:
+        """What runs it may hang: it is ended, and begins again from the newest snapshot."""
+        ...

@@ -146,6 +146,13 @@ class MachineProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
+    def restart(self) -> None:
+        """Ends its process, which may hang; another one begins from the newest snapshot."""
+        if self._process is not None and self._process.returncode is None:
+            self._why = "an operator asked for its end"
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
     # --- questions, snapshots -------------------------------------------------------------------------------------
     def ask(self, contents: Sequence[bytes], min_index: int, wait_ms: int, deliver: Deliver) -> None:
         """`deliver` is called once, later, with the answers from a state that holds every entry up to `min_index`."""

@@ -160,6 +160,10 @@ class MachineRequests:
         """See `Machine.save`."""
         self._machine.save(done)
 
+    def restart(self) -> None:
+        """See `Machine.restart`."""
+        self._machine.restart()
+
     # --- time -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_LOOK_S, self._look)

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from node.consensus.member_changes import ChangeOutcome, MemberChange
 from node.consensus.replica import Replica
 from node.engine.client_requests import ClientRequests
+from node.engine.machine_requests import MachineRequests
 from node.engine.member_requests import change_members
 from node.engine.pin_leases import PIN_S_MAX
 from node.engine.retention import Retention, Trimmed, need_view
@@ -31,6 +32,7 @@ class Driver(Protocol):
 
     replica: Replica
     retention: Retention
+    machine_requests: MachineRequests | None
 
     def change_members(self, change: MemberChange, done: Callable[[ChangeOutcome], None]) -> None: ...
     def scrub_now(self) -> int: ...
@@ -46,6 +48,7 @@ class OperatorActions:
         self._actions: Mapping[str, Callable[[Fields, Answer], None]] = {
             "scrub": self._scrub, "repairs": self._repairs, "trim": self._trim, "pin": self._pin,
             "release": self._release, "members": self._members, "snapshot": self._snapshot,
+            "restart_machine": self._restart_machine,
         }  # fmt: skip
 
     def act(self, fields: Fields, said: Callable[[dict[str, Any]], None]) -> None:
@@ -76,6 +79,12 @@ class OperatorActions:
 
         if not self._driver.snapshot_now(saved):
             raise BodyError("this group has no state machine that could be saved")
+
+    def _restart_machine(self, _: Fields, answer: Answer) -> None:
+        if self._driver.machine_requests is None:
+            raise BodyError("this group has no state machine that could be ended")
+        self._driver.machine_requests.restart()
+        answer(ResponseCode.SUCCESS, {"committedIndex": self._driver.replica.committed_index})
 
     def _members(self, fields: Fields, answer: Answer) -> None:
         """A change of who belongs to the group: the leader's affair."""

@@ -213,7 +213,7 @@ class Operation(BaseModel):
     """What was started, how far it is, and how it ended."""
 
     id: str
-    kind: Literal["leadership_transfer", "scrub", "repair", "trim", "members", "snapshot"]
+    kind: Literal["leadership_transfer", "scrub", "repair", "trim", "members", "snapshot", "restart"]
     state: Literal["running", "done", "failed", "cancelled", "unknown"]
     progress: str | None
     outcome: dict[str, Any] | None

@@ -20,6 +20,7 @@ import pytest
 
 from app.bench.observer import Observer
 from app.db.base import rfc3339, utc_now
+from app.health.advice import RESTART
 from app.health.audited import open_audit
 from app.health.group_view import AuditView, GroupView, Problem
 from tests.process.test_sentence import Run, demo_in, flip, follower_of
@@ -82,6 +83,24 @@ def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
         assert code == 0, output
         await watcher.in_step()
         await watcher.until("over", lambda _view: any(event.kind == "incident" for event in watcher.events))
+
+    run(work)
+
+
+def test_an_engine_that_stands_still_is_started_again(run: Run) -> None:
+    async def work(watcher: Observer) -> None:
+        assert watcher.demo.breaker is not None
+        node = follower_of(watcher)
+        url = watcher.demo.members[node].control_url
+        code, output = await shell(f"quorumscope restart --node {url}")
+        assert code != 0 and "it does not hang" in output, output
+        await watcher.demo.breaker.do("pause", node)
+        one = await problem(watcher, node, {"replica_silent"})
+        assert one.command == f"quorumscope demo heal {node}", "in a demo that is the next step"
+        assert one.curl is not None and one.curl.startswith(f"curl -X POST {url}/api/v1/restart")
+        code, output = await shell(RESTART.format(there=url))
+        assert code == 0 and "another engine answers" in output, output
+        await watcher.in_step()
 
     run(work)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.__main__ import BACK_OFF_S_MAX, BACK_OFF_S_MIN, STEADY_AFTER_S, STOP_WITHIN_S, back_off_s, data_directory
+from node.supervised import ask_for_another_engine
 
 pytestmark = pytest.mark.process
 
@@ -29,7 +30,16 @@ def stand_ins(tmp_path: Path) -> Path:
     package = tmp_path / "node"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    for module in ("__main__", "background", "children", "logs", "printable", "rereading", "supervisor_log"):
+    for module in (
+        "__main__",
+        "background",
+        "children",
+        "logs",
+        "printable",
+        "rereading",
+        "supervised",
+        "supervisor_log",
+    ):
         name = f"{module}.py"
         (package / name).write_text((REAL / name).read_text())
     for name in ("protocol", "store"):  # what the lock of a data directory needs
@@ -45,6 +55,21 @@ def run(directory: Path, engine: str, *arguments: str) -> subprocess.Popen[str]:
         [sys.executable, "-m", "node", "--data", str(directory), *arguments],
         cwd=directory, env=environment, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+
+
+ASKING = """\
+import os, signal, time
+open("control.pid", "w").write(str(os.getpid()))
+from node.supervised import ask_for_another_engine
+while not os.path.exists("engine.pid"):
+    time.sleep(0.02)
+first = open("engine.pid").read()
+assert ask_for_another_engine()
+while open("engine.pid").read() in ("", first):
+    time.sleep(0.02)
+open("asked", "w").write(first)
+time.sleep(600)
+"""
 
 
 def wait_for(path: Path, text: str = "", seconds: float = WITHIN_S) -> str:
@@ -179,3 +204,30 @@ def test_the_back_off_doubles_is_bounded_and_starts_over() -> None:
 )
 def test_the_data_directory_is_found(arguments: list[str], expected: Path | None) -> None:
     assert data_directory(arguments) == expected
+
+
+def test_an_engine_that_hangs_is_ended_and_started_again_when_it_is_asked_for(stand_ins: Path) -> None:
+    """By the control plane, which is its child; an engine that takes no SIGTERM is killed."""
+    (stand_ins / "node" / "control.py").write_text(ASKING)
+    engine = """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("engine.tmp", "w").write(str(os.getpid()))
+        os.replace("engine.tmp", "engine.pid")
+        time.sleep(600)
+        """
+    node = run(stand_ins, engine)
+    try:
+        first = int(wait_for(stand_ins / "asked"))
+        assert not alive(first) and alive(int(wait_for(stand_ins / "engine.pid"))) and node.poll() is None
+    finally:
+        node.terminate()
+        _, errors = node.communicate(timeout=WITHIN_S)
+    assert "an operator asked for it" in errors
+
+
+def test_nobody_is_asked_who_said_not_to_be_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NODE_SUPERVISOR_PID", raising=False)
+    assert not ask_for_another_engine()
+    monkeypatch.setenv("NODE_SUPERVISOR_PID", str(os.getpid()))  # of another parent
+    assert not ask_for_another_engine()

@@ -28,6 +28,7 @@ class Inside:
         self.reports: Reports | None = None
         self.life = 0
         self.held = False  # it takes batches and does nothing
+        self.restarts = 0
 
     @property
     def wake_at_ms(self) -> int | None:
@@ -73,6 +74,9 @@ class Inside:
 
     def save(self, done: Callable[[int, str], None]) -> None:
         asyncio.get_running_loop().call_soon(done, self.caller.at, "")
+
+    def restart(self) -> None:
+        self.restarts += 1
 
     def stop(self) -> None:
         self.reports = None

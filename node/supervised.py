@@ -1,0 +1,31 @@
+"""Between a node's supervisor and the processes below it: one asks for the engine to be ended and started again.
+
+Asking is a signal to the parent. Invariant: only to a parent that said that it is this process's supervisor: any other
+(a part of a node that somebody started alone) would die of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Final
+
+START_AGAIN: Final = signal.SIGUSR1
+_SUPERVISOR_PID: Final = "NODE_SUPERVISOR_PID"  # QUORUMSCOPE_… are settings
+
+
+def supervise_children() -> None:
+    """This process is the supervisor of what it starts from now on."""
+    os.environ[_SUPERVISOR_PID] = str(os.getpid())
+
+
+def is_supervised() -> bool:
+    return os.environ.get(_SUPERVISOR_PID) == str(os.getppid())
+
+
+def ask_for_another_engine() -> bool:
+    """False: there is no supervisor, and nothing was asked."""
+    if not is_supervised():
+        return False
+    os.kill(os.getppid(), START_AGAIN)
+    return True

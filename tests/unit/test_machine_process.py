@@ -96,6 +96,19 @@ def test_a_process_that_is_killed_starts_again_where_it_stood_and_the_engine_goe
     run(tmp_path, work)
 
 
+def test_a_process_that_hangs_is_ended_when_it_is_asked_for(tmp_path: Path) -> None:
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await client.command(b"a")
+        before = pid_of(machine)
+        os.kill(before, signal.SIGSTOP)
+        hangs = asyncio.ensure_future(client.command(b"b"))
+        machine.restart()
+        assert await all_of(client) == b"a b" and pid_of(machine) != before
+        await asyncio.gather(hangs, return_exceptions=True)  # applied, or ended with that process
+
+    run(tmp_path, work)
+
+
 def test_a_state_is_the_same_after_every_restart_with_or_without_its_snapshots(tmp_path: Path) -> None:
     async def write(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
         for number in range(30):

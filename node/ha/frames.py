@@ -94,7 +94,8 @@ class FrameReader:
             if len(self._data) - at < HEADER.size + size:
                 break
             at += HEADER.size
-            body = bytes(self._data[at : at + size])
+            with memoryview(self._data) as view:  # a slice of the buffer itself would be copied twice
+                body = bytes(view[at : at + size])
             at += size
             found.append(Frame(offset, b"", _object(body)) if offset == SAY else Frame(offset, body))
         del self._data[:at]

@@ -280,6 +280,22 @@ async def test_who_heard_of_a_promotion_follows_no_older_master(tmp_path: Path) 
 
 
 @story
+async def test_a_slave_that_is_started_as_a_master_stays_a_slave(tmp_path: Path) -> None:
+    """Only a promotion makes a master of it: it would begin an epoch above that of the master that is there."""
+    ports = pair_ports("m", "s")
+    async with classic(classic_settings(tmp_path, "m", "async_master", ports)) as master, master.client() as client:
+        async with classic(classic_settings(tmp_path, "s", "slave", ports)):
+            await client.send(b"1")
+            await until(lambda: bool(master.broker.pair.service.acks()))
+        async with classic(classic_settings(tmp_path, "s", "sync_master", ports)) as slave:
+            assert not slave.broker.is_master
+            await until(lambda: bool(master.broker.pair.service.acks()))
+            assert master.broker.is_master
+            record = read_role(tmp_path / "s")
+            assert record is not None and "follows a master" in record.why
+
+
+@story
 async def test_a_slave_that_is_silent_stops_a_promotion(tmp_path: Path) -> None:
     async with slave_alone(tmp_path) as (slave, _ports):
         pair = slave.broker.pair

@@ -242,6 +242,8 @@ class Pair:
         async def kept() -> None:
             try:
                 await self._kept(lambda now: lineage.hearing(now.heard))
+                if self.record is None:  # or a start with another role would make a second master of it, unasked
+                    await self._record(BrokerRole.SLAVE, f"it follows a master of epoch {lineage.epoch}")
             except OSError as error:
                 then(reason_of(error))
                 raise

@@ -9,7 +9,7 @@ Invariants: a read takes no longer than the units it looks at; statuses and next
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -71,6 +71,7 @@ class LiveReads:
         self._store: MessageStore | None = None
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._lows: dict[tuple[str, int], tuple[int, int]] = {}
+        self.begins: Mapping[tuple[str, int], int] = {}  # of queues whose topic was deleted and made again
 
     def refresh(self) -> None:
         """Looks again which files there are: now and then, for what expires."""
@@ -108,7 +109,8 @@ class LiveReads:
         if known is not None and known[0] == log_min:
             return known[1]
         queue = self._queue(key)
-        low = 0 if queue is None else min(queue.min_offset(log_min), self.max_offset(topic, queue_id))
+        low = 0 if queue is None else max(queue.min_offset(log_min), self.begins.get(key, 0))
+        low = min(low, self.max_offset(topic, queue_id))
         self._lows[key] = (log_min, low)
         return low
 

@@ -109,7 +109,7 @@ def walk(data: BytesLike, place: int, file_bytes: int, *, torn_from: int | None 
 
 
 def _common(data: BytesLike, place: int, file_bytes: int, starts: list[int], sizes: list[int]) -> int:
-    """Past the records that nearly all are: version 1, IPv4 hosts, sound; where that ends. The rest is judged with care.
+    """Past the records that nearly all are: version 1, IPv4 hosts, sound; its end. The rest is judged with care.
 
     Every record that a slave takes comes through here: one look at its fields, then at its body.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import signal
 import time
 from pathlib import Path
@@ -111,5 +113,87 @@ def test_a_stopped_master_finds_itself_replaced(tmp_path: Path) -> None:
             await senders.stop()
             await brokers.in_step("b")
             assert_kept(brokers, senders, "b", "a", "c")
+
+    asyncio.run(story())
+
+
+class Operator:
+    """Brings a pair of three back after each fault, and promotes where the master is lost."""
+
+    def __init__(self, brokers: ClassicBrokers, rng: random.Random) -> None:
+        self.brokers, self.rng = brokers, rng
+        self.master = brokers.names[0]
+
+    @property
+    def slaves(self) -> list[str]:
+        return [name for name in self.brokers.names if name != self.master]
+
+    async def promote(self) -> None:
+        """Whoever has most; the master may run on."""
+        old, stops = self.master, set[str]()
+        for name in self.rng.sample(self.slaves, len(self.slaves)):
+            epoch, stops = await self.brokers.promote(name, "lacks_bytes", "master_is_there")
+            if epoch:
+                self.master = name
+                return
+            assert stops & {"another_has_more", "before_promotion"}, (name, stops)
+        raise AssertionError(f"nobody takes the place of {old}: {stops}")
+
+    async def kill_a_slave(self) -> None:
+        name = self.rng.choice(self.slaves)
+        await self.brokers.kill(name)
+        await self.brokers.start(name, "sync_master" if self.rng.random() < 0.5 else "slave")
+
+    async def kill_the_master(self) -> None:
+        old = self.master
+        await self.brokers.kill(old)
+        if self.rng.random() < 0.7:
+            await self.promote()
+        await self.brokers.start(old, "sync_master")
+
+    async def stop_somebody(self) -> None:
+        name = self.rng.choice(self.brokers.names)
+        self.brokers.signal(name, signal.SIGSTOP)
+        await asyncio.sleep(self.rng.random())
+        if name == self.master and self.rng.random() < 0.7:
+            await self.promote()
+        self.brokers.signal(name, signal.SIGCONT)
+
+    async def cut_a_link(self) -> None:
+        source, target = self.rng.sample(self.brokers.names, 2)
+        forward = self.rng.random() < 0.6
+        self.brokers.links.relays[source, target].cut(forward=forward, backward=not forward or self.rng.random() < 0.5)
+        await asyncio.sleep(self.rng.random())
+        if self.rng.random() < 0.2:
+            self.brokers.links.relays[source, target].reset()
+
+    async def mend(self) -> None:
+        for name in self.brokers.names:
+            self.brokers.links.mend(name)
+        await self.brokers.served(self.master, *self.slaves)
+
+
+@pytest.mark.long
+def test_a_pair_of_three_under_drawn_faults(tmp_path: Path) -> None:
+    """Ninety seconds of them; CLASSIC_SEED draws others."""
+    rng = random.Random(os.environ.get("CLASSIC_SEED", "1"))
+
+    async def story() -> None:
+        async with ClassicBrokers(tmp_path, "a", "b", "c") as brokers:
+            await asyncio.gather(brokers.start("a", "sync_master"), *(brokers.start(one, "slave") for one in "bc"))
+            operator = Operator(brokers, rng)
+            await operator.mend()
+            senders = Senders(brokers)
+            until = time.monotonic() + 90
+            faults = [operator.kill_a_slave, operator.kill_the_master, operator.stop_somebody, operator.cut_a_link]
+            while time.monotonic() < until:
+                await rng.choice(faults)()
+                if rng.random() < 0.5:
+                    await rng.choice(faults)()
+                await operator.mend()
+                await senders.more()
+            await senders.stop()
+            await brokers.in_step(operator.master)
+            assert_kept(brokers, senders, *brokers.names)
 
     asyncio.run(story())

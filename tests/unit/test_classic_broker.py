@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.config import ConfigError, load
+from node.message_store.errors import MessageStoreError
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import SendAnswer
@@ -139,3 +140,30 @@ async def test_an_old_master_that_returns_becomes_a_slave(tmp_path: Path) -> Non
 def test_what_cannot_be_started_says_what_is_missing(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("[", r"\[").replace("]", r"\]")):
         load({"node.id": "m"} | given, None, {}).check_node()
+
+
+@story
+async def test_a_topic_that_is_made_again_shows_nothing_old(tmp_path: Path) -> None:
+    """RocketMQ's queues stay, and show what was sent before."""
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m"))
+    lowest = {"topic": "TopicTest", "queueId": "0"}
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"old 1", b"old 2")
+        [answer] = await client.ask((Request.DELETE_TOPIC_IN_BROKER, {"topic": "TopicTest"}, b""))
+        assert answer.code == Answer.SUCCESS
+        assert (tmp_path / "m/quorumscope/deleted-topics").exists()  # before it is answered
+        [answer] = await client.ask((Request.PULL_MESSAGE, pull_fields(0), b""))
+        assert answer.code == Answer.TOPIC_NOT_EXIST
+        [answer] = await client.send(b"new")
+        assert read_header(SendAnswer, answer.fields).queue_offset == 2
+    async with classic(settings) as master, master.client() as client:
+        [answer] = await client.ask((Request.GET_MIN_OFFSET, lowest, b""))
+        assert (answer.fields or {})["offset"] == "2"
+        [answer] = await client.ask((Request.PULL_MESSAGE, pull_fields(0), b""))
+        assert answer.code == Answer.PULL_OFFSET_MOVED and (answer.fields or {})["nextBeginOffset"] == "2"
+        [answer] = await client.ask((Request.PULL_MESSAGE, pull_fields(2), b""))
+        assert answer.code == Answer.SUCCESS and b"new" in bytes(answer.body)
+    (tmp_path / "m/quorumscope/deleted-topics").write_text("what")
+    with pytest.raises(MessageStoreError, match="deleted-topics cannot be read"):
+        async with classic(settings):
+            pass

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from node.background import Background, reason_of
 from node.broker.classic.control_key import make_key
+from node.broker.classic.deleted_topics import DeletedTopics
 from node.broker.classic.lane import ClassicLane
 from node.broker.classic.metadata_sync import MetadataSync
 from node.broker.classic.pair import Pair
@@ -220,7 +221,9 @@ class ClassicBroker:
     def tables(self, context: Context, files: ConfigFiles, learn: Learn) -> TablesInFiles:
         root = self.settings.node.data
         self._context = context
-        self._tables = TablesInFiles(root, context, files)
+        deleted = DeletedTopics(root, lambda: self.next_offsets, self.reads.forget)
+        self.reads.begins = deleted.begins
+        self._tables = TablesInFiles(root, context, files, deleted)
         self.sync = MetadataSync(root, context, self._tables, self._master_address, self.said, learn)
         learn(self._not_in_files(context, self._tables.topics_of_ms))
         context.offsets.on_change = self._offset_changed

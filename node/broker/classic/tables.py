@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from node.broker.classic.deleted_topics import DeletedTopics
 from node.broker.requests.config_files import DELAYS, GROUPS, OFFSETS, TOPICS, ConfigFiles
 from node.broker.requests.context import Context
 from node.broker.requests.groups import GROUPS_MAX
@@ -36,7 +37,8 @@ VALUES_MAX: Final = 4_000_000
 class TablesInFiles:
     """See the module's docstring. Raises MessageStoreError. It is the context's `changes`, too."""
 
-    def __init__(self, data: Path, context: Context, files: ConfigFiles) -> None:
+    def __init__(self, data: Path, context: Context, files: ConfigFiles, deleted: DeletedTopics) -> None:
+        self._deleted = deleted
         self._folder, self._context, self._files = data / "config", context, files
         self.asked = 0
         self.delays: dict[int, int] = {}
@@ -71,10 +73,12 @@ class TablesInFiles:
         if topic is None:  # or its next messages would lie far behind these offsets
             for group in self._context.offsets.of_topic(name):
                 self._context.offsets.take(name, group, {})
+            self._deleted.delete(name)
 
     async def settled(self) -> None:
         """All so far is on disk. Raises OSError."""
         await self._files.save()
+        await self._deleted.save()
 
     # --- delay offsets ----------------------------------------------------------------------------------------------
     def get(self, level: int) -> int | None:

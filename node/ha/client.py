@@ -135,6 +135,7 @@ class HAClient:
         """The shell closes the socket then."""
         if self.state is not State.CLOSED:
             self.state, self.closed_by = State.CLOSED, why
+            self.on_kept()
 
     def next_bytes(self, now_ms: int) -> bytes:
         """What to send now."""
@@ -265,7 +266,6 @@ class HAClient:
         def kept(why: str) -> None:
             if not why:
                 self.lineage = lineage.hearing(self.lineage.heard)
-            self.on_kept()
             if self.state is not State.KEEPING or connection != self._connection:
                 return
             try:
@@ -274,6 +274,7 @@ class HAClient:
                 act()
             except (HaError, MessageStoreError, OSError) as error:
                 self._refuse(str(error))
+            self.on_kept()
 
         self._keep(lineage, kept)
 

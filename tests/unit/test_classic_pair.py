@@ -284,9 +284,9 @@ async def test_a_slave_that_is_started_as_a_master_stays_a_slave(tmp_path: Path)
     """Only a promotion makes a master of it: it would begin an epoch above that of the master that is there."""
     ports = pair_ports("m", "s")
     async with classic(classic_settings(tmp_path, "m", "async_master", ports)) as master, master.client() as client:
-        async with classic(classic_settings(tmp_path, "s", "slave", ports)):
+        async with classic(classic_settings(tmp_path, "s", "slave", ports)) as slave:
             await client.send(b"1")
-            await until(lambda: bool(master.broker.pair.service.acks()))
+            await until(lambda: slave.broker.pair.client.state is State.TRANSFER)
         async with classic(classic_settings(tmp_path, "s", "sync_master", ports)) as slave:
             assert not slave.broker.is_master
             await until(lambda: bool(master.broker.pair.service.acks()))
@@ -382,3 +382,27 @@ async def test_the_pairs_secret_is_changed_while_it_runs(tmp_path: Path) -> None
         master._rereading.again()
         slave.pair.client.close("the test wants another connection")
         await until(lambda: any("secret" in why for why in master.pair.service.troubles.values()))
+
+
+@story
+async def test_an_old_master_that_is_ahead_cuts_back_and_follows(tmp_path: Path) -> None:
+    """The cut waits for a flush that runs, and the connection for the cut."""
+    cuts = {"ha.cuts_back": "true"}
+    ports = pair_ports("m", "s")
+    settings = {name: classic_settings(tmp_path, name, "async_master", ports, **cuts) for name in ports}
+    of_slave = classic_settings(tmp_path, "s", "slave", ports, **cuts)
+    async with classic(settings["m"]) as master, master.client() as client:
+        async with classic(of_slave) as slave:
+            await until(lambda: bool(master.broker.pair.service.acks()))
+            await client.send(b"both")
+            await until(lambda: slave.broker.store.end_position == master.broker.store.end_position)
+            await synced(slave)
+        await client.send(b"lost")
+    async with classic(of_slave) as slave, slave.client() as client:
+        await Promotion(slave.broker.pair, "s").promote(BrokerRole.ASYNC_MASTER, {"lacks_bytes"}, "ops")
+        await client.send(b"new")
+        async with classic(settings["m"]) as old:
+            await until(lambda: old.broker.store.end_position == slave.broker.store.end_position)
+            assert old.broker.pair.client.state is State.TRANSFER
+            assert "ha_cut_back" in {kind for kind, _severity, _text in old.notes}
+        assert len(list((tmp_path / "m/quorumscope/cut").iterdir())) == 1

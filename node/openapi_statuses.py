@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from node.protocol.broker_state import INT64_MAX
+
 Json = dict[str, Any]
 # (method, path) -> statuses beyond those of every call
 Rule = Callable[[str, str], Iterable[int]]
@@ -35,6 +37,7 @@ TITLES: Final[Mapping[int, str]] = {
     503: "Not now: `Retry-After` says when",
     504: "No answer in time; `outcome` says whether it may have happened",
 }
+BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 ALWAYS: Final = (400, 401, 403, 421, 500, 503)
 WITH_BODY: Final = (409, 413, 415, 422)
 PROBLEM_REF: Final = {"$ref": "#/components/schemas/ProblemDetails"}
@@ -75,6 +78,7 @@ def alone(schema: Json) -> Json:
 
 def document_statuses(document: Json, *, more: Rule, schemes: Json, public: Iterable[str] = ()) -> None:
     """Adds problems and security schemes to a document, in place; what a call documents itself stays."""
+    name_whole_bounds(document)
     components = document.setdefault("components", {})
     components.setdefault("schemas", {})["ProblemDetails"] = PROBLEM
     components["securitySchemes"] = schemes
@@ -95,6 +99,17 @@ def document_statuses(document: Json, *, more: Rule, schemes: Json, public: Iter
                     content["schema"] = alone(content.get("schema", {}))
             for status in sorted(wanted):
                 add_problem(call["responses"].setdefault(str(status), {}), status)
+
+
+def name_whole_bounds(part: Any) -> None:
+    """In place: FastAPI writes bounds as floats, and the largest int64 is none: it became 2^63, which is refused."""
+    if isinstance(part, dict):
+        for name in BOUNDS & part.keys():
+            bound = part[name]
+            if isinstance(bound, float) and bound.is_integer():
+                part[name] = min(int(bound), INT64_MAX)
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        name_whole_bounds(inner)
 
 
 def add_problem(answer: Json, status: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     given = {"node.id": "n0", "node.data": str(place), "peers": "n0-127.0.0.1:1"}
     given |= MORE.get(request.param, {})
     return Document(create_control_plane(load(given, environ={})).openapi())
+
+
+def test_bounds_of_whole_numbers_are_these(document: Document) -> None:
+    text = json.dumps(document.document)
+    assert '"maximum": 9223372036854775807' in text
+    assert "e+18" not in text
 
 
 def test_every_success_has_a_model_and_a_valid_example(document: Document) -> None:

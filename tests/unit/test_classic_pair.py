@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx2
 import pytest
@@ -315,6 +316,15 @@ async def test_what_another_slave_got_until_the_promotion_counts(tmp_path: Path)
         promotion = Promotion(pair, "s")
         none: list[Finding] = []
         further = [Finding("another_has_more", "", stops=True)]
+        peers = pair._peers
+        pair._peers = [*peers, ("127.0.0.1", 1)]
+        asked = await promotion.look()
+        promotion.look = AsyncMock(return_value=[])  # type: ignore[method-assign]
+        with pytest.raises(NotPromoted, match="may hold what was answered"):  # it was there a moment ago
+            await promotion.promote(None, set(), "ops")
+        assert not pair.is_master and "slave_not_heard" in {one.code for one in asked}
+        pair._peers = peers
+        del promotion.look
         answers = iter([none, further])
         promotion._better = lambda _others: next(answers)  # type: ignore[method-assign]
         with pytest.raises(NotPromoted):
@@ -323,7 +333,7 @@ async def test_what_another_slave_got_until_the_promotion_counts(tmp_path: Path)
         async with classic(classic_settings(tmp_path, "m", "sync_master", ports)) as old:
             assert not old.broker.is_master  # both wait for the operator: an epoch above that one
         promotion._better = lambda _others: none  # type: ignore[method-assign]
-        assert await promotion.promote(None, set(), "ops") == 2 * PROMOTION
+        assert await promotion.promote(None, set(), "ops") == 3 * PROMOTION
 
 
 @story

@@ -150,9 +150,10 @@ class Promotion:
             heard = [said.lineage.newest for _at, said in await pair.masters() if isinstance(said, Hello)]
 
             def agree(others: Others) -> None:
-                """What reached another slave until it heard of this promotion."""
-                again = self._better(others)
-                if again and "another_has_more" not in accepted:
+                """What reached another slave until it heard of this promotion; one that did not hear may get more."""
+                silent = [self._silent(at, said, len(others)) for at, said in others if isinstance(said, NoMaster)]
+                again = [one for one in (*silent, *self._better(others)) if one.stops and one.code not in accepted]
+                if again:
                     raise NotPromoted(again)
 
             return await pair.promote(role or self.role, max(heard, default=0), by, agree)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
@@ -28,6 +28,7 @@ from app.security.identity import Identity
 from app.security.roles import Grants, Right, Viewer
 from app.security.secrets import same
 from node.config import is_loopback
+from node.protocol.peers import name_in
 
 FORM_BYTES_MAX = 1 << 20
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -247,20 +248,13 @@ def check_host(host: str, settings: ConsoleSettings) -> None:
 
     Raises Refusal.
     """
-    name = host_name(host)
+    name = name_in(host)
     allowed = LOOPBACK_NAMES if settings.loopback else {settings.host}
     if name in allowed or name in settings.allowed_hosts:
         return
     if not settings.loopback and is_address(name):
         return
     raise Refusal(421, "Unknown host", f"This console does not answer to {name!r}; add it to console.allowed_hosts.")
-
-
-def host_name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def is_address(name: str) -> bool:

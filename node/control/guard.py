@@ -12,10 +12,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +25,7 @@ from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_record
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
 from node.protocol.codes import ResponseCode
+from node.protocol.peers import name_in
 from node.rereading import Rereading
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -192,15 +192,6 @@ class NamedTokens:
                 self.stamp = stamp
                 self.rereading.one(TOKENS)
         return self.by_digest.get(digest_of(shown))
-
-
-@lru_cache(maxsize=64)
-def name_in(host: str) -> str:
-    """The name in a Host header, without the port; empty where there is none."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def with_headers(send: Send) -> Send:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
+from urllib.parse import urlsplit
 
 # DLedger splits "n0-host:port" at the first "-" and the list at ";": an id may hold neither.
 HOST_BYTES_MAX: Final = 253
 # A name, an IPv4 or an IPv6 address with its zone; labels of a name are checked by IDNA's own rules.
 HOST: Final = re.compile(r"[A-Za-z0-9_.-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
+MORE_THAN_A_HOST: Final = frozenset("/?#@\\")
 MEMBER_ID: Final = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
 
@@ -36,6 +39,15 @@ def check_host(host: str) -> None:
         raise ValueError(f'"{host}" is no host name: {error.__cause__ or error}') from error
     if not encoded or len(encoded) > HOST_BYTES_MAX or not HOST.fullmatch(encoded.decode("ascii", "replace")):
         raise ValueError(f'"{host}" is no host name')
+
+
+@lru_cache(maxsize=64)
+def name_in(host: str) -> str:
+    """The name in a request's Host, without the port; empty where there is none, or more than that."""
+    try:
+        return "" if MORE_THAN_A_HOST & set(host) else urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def parse_peers(text: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from node.config import ConfigError, load
-from node.protocol.peers import parse_peers
+from node.protocol.peers import name_in, parse_peers
 from node.views.kinds import VIEWS
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
@@ -236,6 +236,13 @@ def test_a_host_name_that_can_be_none_is_refused_where_it_is_configured(host: st
 )
 def test_host_names_that_are_some_are_taken(host: str) -> None:
     assert parse_peers(f"n0-{host}:2") == {"n0": f"{host}:2"}
+
+
+@pytest.mark.parametrize("more", ["evil@{}", "{}/evil", "{}?", "{}#evil", "evil\\@{}", "a:b@{}"])
+def test_a_host_header_is_a_name_and_a_port(more: str) -> None:
+    for host in ("127.0.0.1:8421", "[::1]:8421", "localhost"):
+        assert name_in(host) in ("127.0.0.1", "::1", "localhost")
+        assert name_in(more.format(host)) == ""
 
 
 def test_httpx_raises_what_is_caught_here() -> None:

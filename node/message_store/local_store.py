@@ -294,7 +294,9 @@ class LocalMessageStore:
         ready, self._ready = self._ready, []
         for one in ready:
             assert one.disk is not None and one.slaves is not None
-            one.say(one.slaves if one.slaves is not PutStatus.PUT_OK else one.disk)
+            status = one.slaves if one.slaves is not PutStatus.PUT_OK else one.disk
+            # Who was replaced does not know what the new master has.
+            one.say(status if self.takes_puts or status is not PutStatus.PUT_OK else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def _look_at(self, put: _OpenPut) -> None:
         """Whether it is over. A message that is not on disk in time is answered before it can be read."""

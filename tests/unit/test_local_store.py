@@ -127,6 +127,18 @@ def test_sync_flush_answers_when_it_is_on_disk_and_says_so_when_it_is_not_in_tim
     assert put(store, 6)[0].status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
+def test_who_is_replaced_while_a_flush_runs_answers_nothing_as_stored(tmp_path: Path) -> None:
+    """Its slaves had it, but nobody knows what the new master has."""
+    store = store_at(tmp_path, FlushMode.SYNC_FLUSH)
+    waiting = put(store, 1)
+    flush = store.begin_flush()
+    store.become_slave()
+    flush.sync(store._disk)
+    store.flushed(flush)
+    store.dispatch()
+    assert [one.status for one in waiting] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
+
+
 def test_what_is_refused_takes_no_queue_offset(tmp_path: Path) -> None:
     """Oddity 1 among them: a message that is larger than a file of the log."""
     free = [1 << 40]

@@ -136,6 +136,8 @@ class Node:
 
     def _fenced(self, _epoch: int) -> None:
         self.is_fenced = True
+        for put in self.puts:  # as the store does it: who was replaced answers nothing as stored, flushed or not
+            put.slaves = PutStatus.FLUSH_SLAVE_TIMEOUT
 
     def end(self) -> None:
         """The process is gone; what it had not answered, nobody will."""

@@ -64,6 +64,18 @@ class Failure(Exception):
         self.code = code
 
 
+class NotThere(Failure):
+    """A control plane answered 404."""
+
+
+class ClassicBroker(Failure):
+    """The control plane is that of a master or slave in classic mode, no group's."""
+
+    def __init__(self, url: str) -> None:
+        text = f"{url} is a broker in classic mode, no member of a group: `quorumscope ha status --node {url}`"
+        super().__init__(Exit.USAGE, text)
+
+
 PeersOption = Annotated[
     str | None, typer.Option("--peers", metavar="ID-HOST:PORT;…", help="The members, as DLedger writes them.")
 ]
@@ -202,6 +214,8 @@ def in_group(command: Callable[..., int], unless: str | None = None) -> Callable
             return command(None, **given)
         try:
             target = reached(**named)
+        except ClassicBroker:
+            raise
         except Failure as failure:
             hint = f"; or --{unless}" if unless is not None and failure.code == Exit.USAGE else ""
             raise Failure(failure.code, f"{failure}{hint}") from failure
@@ -250,6 +264,10 @@ def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLCo
     """The state that a control plane gives. Raises Failure."""
     try:
         return read(StateView, control_call("GET", url, "state" + (f"?group={group}" if group else ""), token, tls=tls))
+    except NotThere:
+        if control_call("GET", url, "", token, tls=tls).get("kind") == "classic":
+            raise ClassicBroker(url) from None
+        raise
     except Unreadable as error:
         raise Failure(Exit.UNREACHABLE, f"{url}: its state cannot be read: {error}") from error
 
@@ -265,7 +283,7 @@ def control_call(
     status, content = control_answer(method, url, resource, token, body, tls=tls)
     if status >= 400:
         reason = content.get("detail") or content.get("title")
-        raise Failure(Exit.UNREACHABLE, f"{url} answered {status}: {reason}")
+        raise (NotThere if status == 404 else Failure)(Exit.UNREACHABLE, f"{url} answered {status}: {reason}")
     return content
 
 

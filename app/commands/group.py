@@ -7,9 +7,10 @@ cut off from the others or raises an alarm, or when nobody leads (`app.commands.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
@@ -17,6 +18,7 @@ import typer
 
 from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import (
+    ClassicBroker,
     Exit,
     Failure,
     JsonOption,
@@ -264,6 +266,23 @@ def lines_of(problem: StatusProblem) -> list[str]:
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
 
 
+def or_of_a_pair(command: Callable[..., int]) -> Callable[..., int]:
+    """The command for a group, but that `ha status` answers where `--node` is a broker in classic mode."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> int:
+        try:
+            return command(**given)
+        except ClassicBroker:
+            from app.commands.ha import status as status_of_pair
+
+            names = ("ca", "token_file", "config", "as_json")
+            return status_of_pair([given["node"]], **{name: given[name] for name in names})
+
+    return run
+
+
+@or_of_a_pair
 @in_group
 def status(
     target: Target,

@@ -26,6 +26,7 @@ from app.commands.common import (
     show_json,
     token_of,
 )
+from app.commands.ha_promote import promote
 from app.commands.messages import in_columns
 from app.commands.tls_options import TlsFlags
 from node.printable import escaped
@@ -119,4 +120,5 @@ def status(
 
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
+    commands.command("promote")(promote)
     app.add_typer(commands, name="ha")

@@ -11,6 +11,7 @@ from app.health.pairs import master_of, slaves_of
 
 DOCS: Final = "docs/classic-ha.md"
 STATUS: Final = "quorumscope ha status {nodes}"
+PROMOTE: Final = "quorumscope ha promote {most}"
 CURL: Final = "curl -s {url}/api/v1/ha"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 ONE_COPY: Final = "what is sent now lies on one broker alone: if its disk is lost, so is that"
@@ -19,7 +20,7 @@ LOST: Final = "what the master took and no slave acknowledged is lost if it does
 
 @dataclass(frozen=True, slots=True)
 class PairAdvice:
-    """`{…}`: node, url, nodes, master, start, epoch."""
+    """`{…}`: node, url, nodes, master, start, most."""
 
     means: str
     at_stake: str
@@ -44,7 +45,8 @@ ADVICE: Final[dict[str, PairAdvice]] = {
     "ha_no_master": PairAdvice(
         "slaves never become master by themselves: consumers go on reading there, senders have nobody to send to",
         LOST,
-        "bring the master back; if it is lost, see which slave has most, and promote that one by hand",
+        "bring the master back; if it is lost, promote the slave that has most: this says what would be lost, and asks",
+        command=PROMOTE,
     ),
     "ha_two_masters": PairAdvice(
         "both take messages: each holds what the other has not, and their logs part",
@@ -152,8 +154,17 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "node": finding.node_id or "the broker", "url": own or first or next(filter(None, urls.values()), ""),
         "nodes": " ".join(f"--node {each}" for each in urls.values() if each) or "--node URL",
         "master": master[0].id if master is not None else "the master", "start": start or remembered or "",
-        "spare": spare(finding, view),
+        "spare": spare(finding, view), "most": most(view),
     }  # fmt: skip
+
+
+def most(view: GroupView) -> str:
+    """For a command: the slave to promote, as far as is seen; the promotion itself asks the others."""
+    known = [
+        ((said.epoch or 0, said.end_offset or 0), one.control_url)
+        for one, said in slaves_of(view) if one.reach == "ok" and one.control_url
+    ]  # fmt: skip
+    return "--node " + (max(known)[1] if known else "URL")
 
 
 def spare(finding: Finding, view: GroupView) -> str:

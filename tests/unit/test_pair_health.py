@@ -302,3 +302,27 @@ def test_the_printed_commands_are_the_command_line_s() -> None:
     words = shlex.split(command)
     assert words[:3] == ["quorumscope", "ha", "status"]
     assert run([*words[1:3], "--help"]) == 0
+
+
+def test_status_of_a_broker_of_a_pair_is_that_of_the_pair(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = FakePair()
+    url = pair.urls["m"]
+
+    def answer(_method: str, _url: str, resource: str, *_: object, **__: object) -> tuple[int, object]:
+        if resource == "ha":
+            return 200, pair.ha["m"]
+        return (200, {"kind": "classic"}) if resource == "" else (404, {"title": "Not Found"})
+
+    for module in ("ha", "common"):
+        monkeypatch.setattr(f"app.commands.{module}.control_answer", answer)
+    monkeypatch.setattr("app.commands.ha.LOOK_AGAIN_S", 0.0)
+    said = []
+    for words in (["ha", "status"], ["status"]):
+        assert run([*words, "--node", url, "--json"]) == Exit.FINE
+        said.append(json.loads(capsys.readouterr().out) | {"as_of": ""})
+    assert said[0]["master_id"] == "m" and said[0]["severity"] == said[1]["severity"]
+    assert said[0]["brokers"] == said[1]["brokers"]
+    assert run(["append", "--node", url]) == Exit.USAGE
+    assert f"quorumscope ha status --node {url}" in capsys.readouterr().err

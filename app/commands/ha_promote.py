@@ -1,0 +1,104 @@
+"""`ha promote`: a slave becomes its pair's master, after what it lacks and what stands against it were read.
+
+Invariants: without `--yes` or a confirmation nothing is changed; what is passed over is named by its code, one by one.
+Exit codes: 0 it is master; 1 something stands against it; 75 nobody can say whether it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from app.commands.common import (
+    Exit,
+    Failure,
+    JsonOption,
+    TokenFileOption,
+    contexts_of,
+    control_answer,
+    say,
+    show,
+    show_json,
+    token_of,
+)
+from app.commands.members import YesOption, confirmed
+from app.commands.tls_options import TlsFlags
+from node.printable import escaped
+from node.views.ha import HaPromotion
+from node.views.reading import Unreadable, read
+
+CaOption = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="The CA of the control plane (PEM).")]
+AcceptOption = Annotated[
+    list[str] | None, typer.Option("--accept", metavar="CODE", help="Promote although this stands against it; repeat.")
+]
+RoleOption = Annotated[
+    Literal["SYNC_MASTER", "ASYNC_MASTER"] | None, typer.Option("--role", help="Else what its master was.")
+]
+OUTCOME_UNKNOWN: Final = 504
+
+
+def promote(
+    node: Annotated[str, typer.Option("--node", metavar="URL", help="The control plane of the slave.")],
+    accept: AcceptOption = None,
+    role: RoleOption = None,
+    yes: YesOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would lose, and change nothing.")] = False,
+    ca: CaOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Make a slave its pair's master: what it lacks first."""
+    token, (_, tls) = token_of(token_file), contexts_of(TlsFlags(ca))
+    accepted = accept or []
+    body: dict[str, Any] = {"role": role, "accept": accepted}
+    before = promotion(node, {**body, "dry_run": True}, token, tls)
+    against = [one for one in before.findings if one.stops and not (one.can_be_accepted and one.code in accepted)]
+    if dry_run:
+        show_json(before.to_json()) if as_json else show("\n".join(lines_of(before, accepted)))
+        return Exit.FINDING if against else Exit.FINE
+    for line in lines_of(before, accepted):
+        say(line)
+    if against:
+        raise Failure(Exit.FINDING, f"not promoted: {how_on([one.code for one in against if one.can_be_accepted])}")
+    words = f"make the slave at {node} {before.role} of its pair"
+    if not yes and not confirmed(words):
+        raise Failure(Exit.USAGE, f"nothing was changed: give --yes to {words}")
+    after = promotion(node, body, token, tls)
+    show_json(after.to_json()) if as_json else show(f"promoted: {after.role}, epoch {after.epoch}")
+    return Exit.FINE if after.promoted else Exit.FINDING
+
+
+def promotion(node: str, body: dict[str, Any], token: str | None, tls: Any) -> HaPromotion:
+    """Raises Failure."""
+    status, said = control_answer("POST", node, "ha/promote", token, body, tls=tls)
+    text = str(said.get("detail") or said.get("title") or status)
+    if status == OUTCOME_UNKNOWN:
+        raise Failure(Exit.UNKNOWN_OUTCOME, f"whether it was promoted is not known: {text}")
+    if status == 404:
+        raise Failure(Exit.USAGE, f"{node} is no broker in classic mode")
+    if status >= 400:
+        raise Failure(Exit.UNREACHABLE if status == 503 else Exit.FINDING, f"not promoted: {text}")
+    try:
+        return read(HaPromotion, said)
+    except Unreadable as error:
+        raise Failure(Exit.UNDETERMINED, f"{node}: its answer cannot be read: {error}") from error
+
+
+def lines_of(before: HaPromotion, accepted: Sequence[str]) -> list[str]:
+    if not before.findings:
+        return [f"to be {before.role}: nothing stands against it, and it lacks nothing that is known of"]
+    lines = [f"to be {before.role}:"]
+    for one in before.findings:
+        passed = one.can_be_accepted and one.code in accepted
+        weight = "accepted" if passed else "stops it" if one.stops else "so that you know"
+        lines.append(f"  {one.code} ({weight}): {escaped(one.text)}")
+    return lines
+
+
+def how_on(codes: Sequence[str]) -> str:
+    if not codes:
+        return "what stops it cannot be accepted"
+    return "if that is to be, repeat it with " + " ".join(f"--accept {escaped(one)}" for one in codes)

@@ -52,6 +52,8 @@ class BrokerLoop(SimulatedLoop):
             if self.paused:
                 self.timeline.schedule(MS, run)
                 return False
+            if not work.set_running_or_notify_cancel():
+                return False
             try:
                 result = func(*args)
             except SimulatedCrash:

@@ -256,6 +256,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         work: ThreadFuture[Any] = ThreadFuture()
 
         def run() -> None:
+            if not work.set_running_or_notify_cancel():
+                return
             try:
                 result = func(*args)
             except Exception as error:

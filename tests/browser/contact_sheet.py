@@ -26,6 +26,8 @@ from tests.browser.states import (
     prepared,
     put_in_state,
 )
+from tests.unit.fake_pair import FakePair
+from tests.unit.pair_states import forked, master_silent
 
 SETTLES_S = 4.0
 TILE_HEIGHT = 900
@@ -71,6 +73,24 @@ def pictures(console: Console, browser: Browser) -> list[tuple[str, bytes]]:
     return found
 
 
+def pair_pictures(console: Console, browser: Browser) -> list[tuple[str, bytes]]:
+    """A classic pair, in step and in trouble."""
+    pair, found = console.group, []
+    assert isinstance(pair, FakePair)
+    for state, scheme in ((None, "light"), (forked, "dark"), (master_silent, "light")):
+        well = FakePair()
+        pair.alive, pair.ha = well.alive, well.ha
+        if state is not None:
+            state(pair)
+        time.sleep(SETTLES_S)
+        for size, width in (("", 1280), (", narrow", 360)):
+            visitor = Visitor(browser, console, viewport={"width": width, "height": TILE_HEIGHT}, color_scheme=scheme)
+            name = state.__name__.replace("_", " ") if state is not None else "in step"
+            found.append((f"pair: {name}{size}", taken(visitor, "/clusters/pair")))
+            visitor.leave()
+    return found
+
+
 def sheet(browser: Browser, found: list[tuple[str, bytes]]) -> bytes:
     figures = "".join(
         f'<figure><figcaption>{escape(name)}</figcaption><img alt="" src="data:image/jpeg;base64,'
@@ -82,16 +102,26 @@ def sheet(browser: Browser, found: list[tuple[str, bytes]]) -> bytes:
     return page.screenshot(type="jpeg", quality=QUALITY, full_page=True)
 
 
+def folder(place: str, name: str) -> Path:
+    path = Path(place) / name
+    path.mkdir()
+    return path
+
+
 def main() -> None:
     default = Path(resource("templates")).parent / "docs" / "pages.jpg"
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else default
     with (
         patch("app.console.audit_pages.entry_on_all", held_entries),
         tempfile.TemporaryDirectory() as place,
-        running_console(Path(place), group=Brokers()) as console,
         chromium() as browser,
     ):
-        out.write_bytes(sheet(browser, pictures(console, browser)))
+        with running_console(folder(place, "group"), group=Brokers()) as console:
+            found = pictures(console, browser)
+        pair = FakePair()
+        with running_console(folder(place, "pair"), tuple(pair.urls.values()), pair) as console:
+            found += pair_pictures(console, browser)
+        out.write_bytes(sheet(browser, found))
     print(f"{out}: {out.stat().st_size // 1000} kB")
 
 

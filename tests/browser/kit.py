@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tests.databases import migrated_file
 from tests.ports import free_ports
 from tests.prepare import find_chromium
 from tests.unit.fake_control import FakeGroup
+from tests.unit.fake_pair import FakePair
 
 START_S = 60.0
 WITHIN_MS = 60_000
@@ -33,12 +34,12 @@ expect.set_options(timeout=WITHIN_MS)  # what is expected comes; a busy machine 
 class Console:
     """A running console; `group` is None when real control planes are watched."""
 
-    def __init__(self, place: Path, seed: str, group: FakeGroup | None) -> None:
+    def __init__(self, place: Path, seeds: Sequence[str], group: FakeGroup | FakePair | None) -> None:
         self.group = group
         self.db = f"sqlite:///{place / 'console.db'}"
         (place / "console.db").write_bytes(migrated_file())
         port = free_ports(1)[0]
-        settings = ConsoleSettings(db_url=self.db, port=port, seeds=(Seed(seed),), sample_interval_ms=100)
+        settings = ConsoleSettings(db_url=self.db, port=port, seeds=tuple(map(Seed, seeds)), sample_interval_ms=100)
         self.url = settings.url
         self.app = create_app(settings, transport=group)
         self.server = make_server(settings, self.app)
@@ -91,9 +92,9 @@ class Console:
 
 @contextmanager
 def running_console(
-    place: Path, seed: str = "http://127.0.0.1:8431", group: FakeGroup | None = None
+    place: Path, seeds: Sequence[str] = ("http://127.0.0.1:8431",), group: FakeGroup | FakePair | None = None
 ) -> Iterator[Console]:
-    console = Console(place, seed, group)
+    console = Console(place, seeds, group)
     console.start()
     try:
         yield console

@@ -49,7 +49,7 @@ def test_a_click_moves_leadership_of_a_real_group(tmp_path: Path) -> None:
     """Tried again where an election of the group's own moved it, too."""
     with (
         running_group(tmp_path) as group,
-        running_console(tmp_path, group.urls["n0"]) as console,
+        running_console(tmp_path, (group.urls["n0"],)) as console,
         chromium() as browser,
     ):
         for number in range(TRIES):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,103 +16,29 @@ from app.console.settings import Seed
 from app.console.waterline import ZERO_X
 from app.health.pair_steps import ADVICE
 from tests.unit.console_kit import running
-from tests.unit.fake_pair import END, FakePair, connection
-
-Change = Callable[[FakePair], None]
-
-
-def slave_silent(pair: FakePair) -> None:
-    pair.alive["s1"] = False
-    pair.ha["m"]["connections"].pop(0)
-
-
-def master_silent(pair: FakePair) -> None:
-    pair.alive["m"] = False
-    for name in ("s1", "s2"):
-        pair.ha[name]["following"] |= {"state": "ready", "reason": "connection refused"}
-
-
-def all_silent(pair: FakePair) -> None:
-    pair.alive = dict.fromkeys(pair.alive, False)
-
-
-def broker_down(pair: FakePair) -> None:
-    pair.ha["s2"] = {key: pair.ha["s2"][key] for key in ("as_of", "name", "self_id", "address", "ha_address")} | {
-        "broker": "down", "reason": "nothing answers", "started_with": "quorumscope node --id s2",
-    }  # fmt: skip
-    pair.ha["m"]["connections"].pop(1)
-
-
-def slave_gone(pair: FakePair) -> None:
-    pair.leave("s1", reason="Connection refused")
-
-
-def ahead(pair: FakePair) -> None:
-    pair.leave("s1", "ahead", "it ends at 90000, this master at 81920")
-    pair.ha["s1"]["end_offset"] = 90_000
-
-
-def forked(pair: FakePair) -> None:
-    pair.leave("s1", "forked", "its record at 51200 is not this master's")
-
-
-def stranger(pair: FakePair) -> None:
-    pair.leave("s1", "stranger", "its log is of pair pair-2, this master's of pair-1")
-
-
-def refused(pair: FakePair) -> None:
-    pair.leave("s1", "refused", "its files have 4096 bytes, this master's 65536 (mappedFileSizeCommitLog)")
-
-
-def unknown_slave_refused(pair: FakePair) -> None:
-    pair.ha["m"]["problems"].append({"code": "slave_not_served", "about": "s9", "text": "its log is of pair x"})
-
-
-def two_masters(pair: FakePair) -> None:
-    pair.ha["s2"] |= {"role": "ASYNC_MASTER", "is_master": True, "epoch": 1, "following": None}
-    pair.ha["m"]["connections"].pop(1)
-
-
-def fenced(pair: FakePair) -> None:
-    pair.ha["m"] |= {"is_master": False, "fenced_by_epoch": 1_048_576, "connections": []}
-    pair.ha["s1"] |= {"role": "SYNC_MASTER", "is_master": True, "epoch": 1_048_576, "following": None,
-                      "connections": [connection("s2")]}  # fmt: skip
-
-
-def too_few(pair: FakePair) -> None:
-    pair.ha["m"]["problems"] = [{"code": "too_few_slaves", "about": "", "text": "no slave is connected"}]
-    for name in ("s1", "s2"):
-        pair.leave(name, reason="timed out")
-
-
-def no_slave(pair: FakePair) -> None:
-    pair.ha["m"]["role"] = "ASYNC_MASTER"
-    pair.ha["m"]["problems"] = [{"code": "no_slave", "about": "", "text": "no slave is connected"}]
-    for name in ("s1", "s2"):
-        pair.leave(name, reason="timed out")
-
-
-def behind(pair: FakePair) -> None:
-    pair.link("s1").update(acked_offset=10_000, lag_bytes=END - 10_000, lag_ms=9_000)
-
-
-def too_far_behind(pair: FakePair) -> None:
-    pair.link("s1").update(lag_bytes=300 << 20, lag_ms=900)
-
-
-def sends_wait(pair: FakePair) -> None:
-    pair.ha["m"] |= {"waiting_count": 3, "waiting": [
-        {"offset": END, "waits_for": ["s1", "s2"], "slaves_needed": 1, "age_ms": 2_100}
-    ]}  # fmt: skip
-
-
-def log_broken(pair: FakePair) -> None:
-    pair.ha["m"]["broken_by"] = "no space left on device"
-
-
-def rocketmq_slave(pair: FakePair) -> None:
-    pair.ha["m"]["connections"].append(connection("10.0.0.9", kind="rocketmq", address="10.0.0.9:40111"))
-
+from tests.unit.fake_pair import END, FakePair
+from tests.unit.pair_states import (
+    Change,
+    ahead,
+    all_silent,
+    behind,
+    broker_down,
+    fenced,
+    forked,
+    log_broken,
+    master_silent,
+    no_slave,
+    refused,
+    rocketmq_slave,
+    sends_wait,
+    slave_gone,
+    slave_silent,
+    stranger,
+    too_far_behind,
+    too_few,
+    two_masters,
+    unknown_slave_refused,
+)
 
 WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
     slave_silent: ("attention", {("ha_silent", "s1")}, "The slave s1 does not answer for"),

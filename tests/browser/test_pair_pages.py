@@ -1,0 +1,79 @@
+"""The pages of a classic pair, in step and in trouble, on all widths, light and dark: nothing hides, axe is content."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.states import SCHEMES, WIDTHS, flaws
+from tests.browser.test_every_page import AXE, until, with_long
+from tests.prepare import find_chromium
+from tests.unit.fake_pair import FakePair
+from tests.unit.pair_states import all_silent, forked, master_silent, sends_wait, slave_silent, two_masters
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
+]
+PAGES: Final = ("/clusters/pair", "/clusters/pair/audits", "/clusters/pair/events", "/")
+TROUBLES: Final = {
+    one.__name__: one for one in (slave_silent, master_silent, forked, sends_wait, two_masters, all_silent)
+}
+STATES: Final = ("in_step", *TROUBLES)
+SHORT: Final = [("in_step", 1280, "light"), ("forked", 360, "dark")]
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    pair = FakePair()
+    with running_console(tmp_path_factory.mktemp("pairs"), tuple(pair.urls.values()), pair) as one:
+        until(lambda: "pair" in one.app.state.console.watches)
+        until(lambda: len(one.app.state.console.group_view("pair").members) == len(pair.urls))
+        yield one
+
+
+@pytest.fixture(scope="module")
+def browser(console: Console) -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+def put_in(console: Console, state: str) -> None:
+    """The pair in that state, and its view says so."""
+    pair, well = console.group, FakePair()
+    assert isinstance(pair, FakePair)
+    pair.alive, pair.ha = copy.deepcopy(well.alive), copy.deepcopy(well.ha)
+    if state in TROUBLES:
+        TROUBLES[state](pair)
+
+    def seen() -> bool:
+        view = console.app.state.console.group_view("pair")
+        return bool(view.problems) == (state in TROUBLES) and view.severity != "unknown"
+
+    until(seen)
+
+
+@pytest.mark.parametrize(
+    ("state", "width", "scheme"),
+    with_long([(state, width, scheme) for state in STATES for width in WIDTHS for scheme in SCHEMES], SHORT),
+)
+def test_nothing_hides_and_axe_finds_nothing(
+    console: Console, browser: Browser, state: str, width: int, scheme: Any
+) -> None:
+    put_in(console, state)
+    visitor, found = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme), []
+    for path in PAGES:
+        answer = visitor.page.goto(path)
+        assert answer is not None and answer.ok, path
+        found += [f"{path}: {flaw}" for flaw in flaws(visitor.page)]
+        visitor.page.evaluate(AXE.read_text())
+        for one in visitor.page.evaluate("axe.run().then((result) => result.violations)"):
+            found.append(f"{path}: {one['id']}: {[node['html'][:140] for node in one['nodes']][:3]}")
+    complaints = visitor.complaints
+    visitor.leave()
+    assert (found, complaints) == ([], [])

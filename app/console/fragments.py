@@ -38,9 +38,13 @@ _templates: dict[str, Environment] = {}
 
 
 def install(env: Environment) -> None:
-    """Filters that all pages share; called once with the console's templates."""
+    """Called once with the console's templates."""
     _templates["env"] = env
-    _drawn.clear()
+    add_filters(env)
+
+
+def add_filters(env: Environment) -> None:
+    """What all pages share."""
     env.filters |= {
         "count": fmt.count,
         "index": fmt.index,

@@ -43,7 +43,7 @@ def test_bodies_of_any_bytes_can_be_shown() -> None:
 
 def test_controls_are_shown_as_their_pictures() -> None:
     assert pictured("\x1b[2J\r\n\t\x7f\x9b") == "␛[2J␍␊␉␡\\x9b"
-    fragments.install(env := Environment(autoescape=True))
+    fragments.add_filters(env := Environment(autoescape=True))
     assert env.from_string("{{ body | pictured }}").render(body="<\x1b>") == "&lt;␛&gt;"
 
 

@@ -161,9 +161,16 @@ if (root) {
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
-// A page that htmx asks for again by itself (an operation) has no stream: an error answer replaces nothing, so it is said.
+// A page that htmx asks for again by itself (an operation, a pair, messages) has no stream. An error answer replaces
+// nothing, so it is said; a frozen server sends none for htmx's whole minute, so the watchdog says that, too.
 document.addEventListener("htmx:response:error", () => showStale(true));
 document.addEventListener("htmx:error", () => showStale(true));
+const asksAgain = () => document.querySelector('[hx-trigger^="every"]') !== null;
+if (!root && asksAgain()) {
+  setInterval(() => { if (!document.hidden && unheard() && asksAgain()) showStale(true); }, WATCH_MS);
+  // Timers of a hidden tab come late: what was not asked for meanwhile is no silence.
+  document.addEventListener("visibilitychange", () => { heardAt = performance.now(); });
+}
 document.addEventListener("htmx:after:swap", () => { if (!root) { heard(); showStale(false); } });
 
 document.addEventListener("keydown", (event) => {

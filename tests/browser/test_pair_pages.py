@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.kit import Console, Visitor, chromium, running_console
 from tests.browser.states import SCHEMES, WIDTHS, flaws
@@ -56,6 +56,22 @@ def put_in(console: Console, state: str) -> None:
         return bool(view.problems) == (state in TROUBLES) and view.severity != "unknown"
 
     until(seen)
+
+
+def test_a_frozen_console_is_said_within_five_seconds_of_its_last_answer(console: Console, browser: Browser) -> None:
+    """By the page's own clock, which the test turns on; the page has no stream, and htmx waits for a minute."""
+    put_in(console, "in_step")
+    visitor = Visitor(browser, console)
+    page = visitor.page
+    page.clock.install()
+    page.goto("/clusters/pair")
+    expect(page.locator("#stale")).to_be_hidden()
+    with console.frozen():
+        page.clock.run_for(5000)
+        assert page.locator("#stale").is_visible()
+    page.clock.resume()
+    expect(page.locator("#stale")).to_be_hidden()
+    visitor.leave()
 
 
 @pytest.mark.parametrize(

@@ -249,14 +249,21 @@ ADVICE: Final[dict[str, Advice]] = {
         "see {node}'s output for what ended it; it is well when this ends with 0",
         "a-state-machine-does-not-apply",
     ),
+    "alarm_disk_full": Advice(
+        "{node}'s disk refused a write, or is fuller than it may be: it stores nothing new, and goes on answering",
+        "make room on {where} (see what else lies on that disk), or raise the limit; it tries again by itself, without"
+        " a restart; it is well when this ends with 0",
+        "alarms",
+    ),
     "alarm_broker_down": Advice(
         "clients of RocketMQ's are not answered by {node}; its log goes on, and what it takes in is dispatched when its"
         " broker is back",
         "see {node}'s output for what ended its broker; its supervisor starts it again, unless its port is taken or its"
-        " files are of another log; it is well when this ends with 0",
+        " files are of another log; if {node} leads, move leadership away meanwhile; it is well when this ends with 0",
         "a-broker-is-not-well",
         command=BROKERS,
         curl=BROKER_CURL,
+        actions=("transfer",),
     ),
     "alarm_broker_dispatch_stopped": Advice(
         "a committed entry cannot be read or dispatched at {node}: its consumers see nothing behind it, and as master"

@@ -181,6 +181,12 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"once it has ended, {finding.node_id} is cut off at its next connection; {spare(view)}"
         case "node_certificate_ends":
             return f"the member goes dark here and for whatever asks it, though it runs; {spare(view)}"
+        case "alarm_disk_full" if finding.node_id == view.leader_id:
+            return f"new writes are refused until {finding.node_id} has room or another member leads; nothing is lost"
+        case "alarm_disk_full":
+            return f"{finding.node_id} confirms no new writes; {spare(view, 1)}"
+        case "alarm_broker_down" if finding.node_id == view.leader_id:
+            return f"no broker of the group takes messages while {finding.node_id} leads; its log takes writes"
         case "not_applying":
             return f"commands and questions at {finding.node_id} get no result in time; {spare(view)}"
         case "audit_divergent" | "log_damaged":

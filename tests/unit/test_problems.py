@@ -561,7 +561,7 @@ def test_every_problem_says_what_to_do() -> None:
     codes = {code for one in sources for code in re.findall(r'Finding\(\s*"(\w+)"', one.read_text())}
     codes -= set(PAIR_ADVICE)  # test_pair_health.py
     brokers = {one for one in ADVICE if one.startswith("alarm_broker_")}
-    assert codes | brokers | {"engine_silent", "alarm_applier_down"} == set(ADVICE), (
+    assert codes | brokers | {"engine_silent", "alarm_applier_down", "alarm_disk_full"} == set(ADVICE), (
         "an alarm's code is the member's own"
     )
     for happened, *_ in TABLE:
@@ -590,6 +590,23 @@ def test_what_is_at_stake_is_said_of_the_group_as_it_is() -> None:
     lost = story.look(6).problems[0]
     assert lost.code == "quorum_lost"
     assert lost.at_stake == "no write gets through until 2 members hear each other (1 more needed)"
+
+
+@pytest.mark.parametrize(
+    ("code", "node", "at_stake"),
+    [
+        ("disk_full", "n0", "new writes are refused until n0 has room or another member leads; nothing is lost"),
+        ("disk_full", "n1", "n1 confirms no new writes; writes get through, and one more failure stops them"),
+        ("broker_down", "n0", "no broker of the group takes messages while n0 leads; its log takes writes"),
+        ("broker_down", "n1", "writes get through, and survive 1 more failure"),
+    ],
+)
+def test_what_an_alarm_costs_depends_on_who_leads(code: str, node: str, at_stake: str) -> None:
+    story = Story()
+    story.node(node).alarms = [{"code": code, "severity": "warning", "text": "so it is"}]
+    (one,) = story.look(6).problems
+    assert (one.code, one.member, one.at_stake) == (f"alarm_{code}", node, at_stake)
+    assert f"`{one.command}`" in one.next_step and "do what the text says" not in one.next_step
 
 
 def test_what_a_deposed_leader_wrote_alone_is_what_will_be_cut() -> None:

@@ -109,6 +109,8 @@ class LiveReads:
         if known is not None and known[0] == log_min:
             return known[1]
         queue = self._queue(key)
+        if queue is not None:
+            queue.queue.rescan()  # what is kept may begin in a file that was made since
         low = 0 if queue is None else max(queue.min_offset(log_min), self.begins.get(key, 0))
         low = min(low, self.max_offset(topic, queue_id))
         self._lows[key] = (log_min, low)

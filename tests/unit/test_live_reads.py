@@ -56,6 +56,21 @@ def test_a_message_whose_file_went_away_is_passed_over(tmp_path: Path) -> None:
     assert (late.status, late.next_offset, late.min_offset) == (PullStatus.OFFSET_TOO_SMALL, low, low)
 
 
+def test_a_queue_begins_where_its_messages_do_also_in_files_that_were_made_meanwhile(tmp_path: Path) -> None:
+    broker = store_of(tmp_path, 10)
+    reads = reads_of(broker)
+    assert len(reads.get("TopicTest", 0, 0).records) == 10
+    first_file = broker.file_bytes
+    while broker.end < 2 * first_file:
+        broker.put(body=bytes(20))
+    broker.write()
+    expected = sum(one < first_file for one in broker.places)
+    assert expected > 16, "in the queue's second file"
+    (broker.folder / f"{0:020d}").unlink()
+    reads.refresh()
+    assert reads.min_offset("TopicTest", 0) == expected
+
+
 def test_a_message_that_cannot_be_read_is_never_passed_over(tmp_path: Path) -> None:
     broker = store_of(tmp_path)
     with (broker.folder / f"{0:020d}").open("r+b") as file:

@@ -7,7 +7,6 @@ Exit codes: 0 it is master; 1 something stands against it; 75 nobody can say whe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -25,12 +24,11 @@ from app.commands.common import (
     token_of,
 )
 from app.commands.members import YesOption, confirmed
-from app.commands.tls_options import TlsFlags
+from app.commands.tls_options import CaOption, TlsFlags
 from node.printable import escaped
 from node.views.ha import HaPromotion
 from node.views.reading import Unreadable, read
 
-CaOption = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="The CA of the control plane (PEM).")]
 AcceptOption = Annotated[
     list[str] | None, typer.Option("--accept", metavar="CODE", help="Promote although this stands against it; repeat.")
 ]

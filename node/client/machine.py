@@ -134,8 +134,9 @@ class MachineClient:
             raise OutcomeUnknown(text, code=code, **numbers)
         if code in DENIED:
             raise Denied(text)
+        retry.not_appended = NotAppended(text, code=code, leader_id=append.leader_id or None)
         if code not in AGAIN:
-            raise NotAppended(text, code=code, leader_id=append.leader_id or None)
+            raise retry.not_appended
         if code is ResponseCode.NOT_LEADER:
             retry.at_once = self._client.redirected(link, append.leader_id)
         retry.hint_s, retry.reason = append.retry_after_ms / 1000, text

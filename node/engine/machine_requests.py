@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from node.consensus.api import Applied, Outcome, Proposal, ReadOutcome
+from node.consensus.api import Appended, Applied, Outcome, Proposal, ReadOutcome
 from node.consensus.replica import Replica
 from node.engine.applier import Machine
 from node.engine.clock import wall_ms
@@ -92,6 +92,10 @@ class MachineRequests:
         count, size = len(request.bodies), len(frame.body)
         if request.ordered or request.expected_index >= 0:
             raise BodyError("commands take no expected_index and no order: name a condition in the command itself")
+        absent = self._absent()
+        if absent is not None:
+            connection.answer(frame, encode_command_answer(CommandAnswer(self._clients.append_answer(absent), False)))
+            return
         self._quota.take(connection, count, size)
 
         def done(outcome: Outcome) -> None:
@@ -107,6 +111,18 @@ class MachineRequests:
 
         bodies = with_head(request.bodies, body_of(Type.COMMAND, self._stamp()))
         self._driver.proposals.add(connection, Proposal(bodies, done, at_apply=True), ordered=False)
+
+    def _absent(self) -> Outcome | None:
+        """Refuses for a leader whose state machine has not said yet where it stands: it starts, or is started again.
+
+        What was appended then would be in the log for good, and its result unknown where that takes long.
+        """
+        replica = self._driver.replica
+        if replica.role is not Role.LEADER or replica.applied_index is not None:
+            return None
+        why = replica.applying.status().last_error or "it has not started yet"
+        code, text = ResponseCode.LEADER_NOT_READY, f"the state machine is not there: {why}"
+        return Outcome(code, -1, -1, replica.term, Appended.NOT_APPENDED, replica.config.self_id, text)
 
     def _stamp(self) -> int:
         self._stamped_ms = max(self._stamped_ms, self._wall())

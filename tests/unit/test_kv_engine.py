@@ -10,8 +10,9 @@ import pytest
 
 from node.client import LedgerClient, NotAppended
 from node.client.kv import KvClient, WatchGone
+from node.client.machine import MachineClient
 from node.engine.engine import Engine
-from node.protocol.kv import EventType, If, KvCommand, KvError, Op, Status
+from node.protocol.kv import EventType, If, KvCommand, KvError, Op, Status, encode_command
 from node.state_machine.kv import KeyValue
 from tests.unit.engine_kit import running, until
 from tests.unit.machine_kit import Inside, group
@@ -52,6 +53,27 @@ def test_what_is_put_is_read_from_every_member(tmp_path: Path) -> None:
         assert (await kv.delete(b"a"), await kv.delete(b"a"), await kv.get(b"a")) == (True, False, None)
 
     run(tmp_path, 3, work)
+
+
+def test_a_command_is_refused_until_the_state_machine_is_there(tmp_path: Path) -> None:
+    """A process that starts slowly, or again, leaves no outcome unknown: nothing is appended meanwhile."""
+
+    async def work(members: Members, client: LedgerClient) -> None:
+        [(engine, machine)] = members
+        await until(lambda: engine.replica.applied_index not in (None, -1))  # its term's first entry
+        assert machine.reports is not None
+        machine.reports.ended(machine.life, "it was killed")
+        impatient = MachineClient(client, deadline_s=1.0)
+        with pytest.raises(NotAppended, match="LEADER_NOT_READY: the state machine is not there: it was killed"):
+            await impatient.command(encode_command(KvCommand(Op.PUT, b"a", b"1")))
+        patient = asyncio.ensure_future(KvClient(client, deadline_s=60.0).put(b"b", b"2"))
+        await asyncio.sleep(0)
+        machine.stand()
+        await patient
+        items, _ = await KvClient(client, deadline_s=60.0).range(b"a")
+        assert [one.key for one in items] == [b"b"]
+
+    run(tmp_path, 1, work)
 
 
 def test_compare_and_set_takes_place_once(tmp_path: Path) -> None:

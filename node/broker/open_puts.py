@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from node.client.errors import Unreachable
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutResult, PutStatus
 from node.message_store.record import PHYSICAL_OFFSET_AT
 from node.message_store.record_building import BuiltPut
 
 _BEHIND_PLACE: Final = PHYSICAL_OFFSET_AT + 8
+LOOK_AGAIN_S: Final = 0.05
 Answer = asyncio.Future[PutResult]
+LookThrough = Callable[[int, int, Callable[[int, bytes], None]], Awaitable[None]]  # from, up to, who sees them
 
 
 class Places(Protocol):
@@ -182,3 +185,18 @@ class Search:
 
     def absent(self) -> list[OpenPut]:
         return [put for put in self.puts if not put.indexes]
+
+
+async def look_for(sent: Sequence[SentPuts], look_through: LookThrough, upto_index: int) -> Search:
+    """Which of them are in the log up to there, tried until the engine can be asked.
+
+    Raises LedgerError, MessageFormatError: a part of it cannot be read.
+    """
+    while True:
+        search = Search(sent)
+        try:
+            if search.puts:
+                await look_through(min(one.behind_index for one in sent) + 1, upto_index, search.see)
+            return search
+        except Unreachable:
+            await asyncio.sleep(LOOK_AGAIN_S)

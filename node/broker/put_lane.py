@@ -18,11 +18,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from node.broker.full_disk import FullDisk
-from node.broker.open_puts import Answer, MessagePut, OpenPut, PlacedPuts, Places, Search, SentPuts
+from node.broker.open_puts import Answer, MessagePut, OpenPut, PlacedPuts, Places, Search, SentPuts, look_for
 from node.broker.put_statuses import away, busy, result_of, unknown
 from node.client.append_group import AppendResult
 from node.client.errors import Denied, LaneEnded, LedgerError, NotAppended
 from node.client.lane import Lane
+from node.message_store.errors import MessageFormatError
 from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes
 from node.message_store.put_result import PutResult, refused
 from node.message_store.record import PHYSICAL_OFFSET_AT
@@ -319,18 +320,15 @@ class PutLane:
 
     async def _settle(self, end_index: int) -> None:
         """What earlier lanes left: it is in the log up to here, or nowhere."""
-        open_ = [sent for sent in self._sent if not sent.is_settled]
-        self._sent.clear()
+        open_ = list(self._sent)  # they stay there while they are looked for: their time may end
         for sent in open_:
             sent.is_settled = True
-        search = Search(open_)
         try:
-            if search.puts:
-                behind = min(sent.behind_index for sent in open_)
-                await self._log.look_through(behind + 1, end_index, search.see)
-        except BaseException:
-            _end_all(search.puts, unknown("this member stopped leading"))
-            raise
+            search = await look_for(open_, self._log.look_through, end_index)
+        except (LedgerError, MessageFormatError) as error:
+            search = Search([])
+            _end_all([put for sent in open_ for put in sent.puts], unknown(f"it cannot be looked for: {error}"))
+        self._sent.clear()
         for put in search.stored():
             self._placed.add(put)
         _end_all(search.absent(), away("the lane ended before it was in the log"))

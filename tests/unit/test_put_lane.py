@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from node.broker import full_disk
+from node.broker import full_disk, put_lane
 from node.broker.put_lane import PutLane
 from node.client.append_group import AppendResult
-from node.client.errors import LaneEnded, NotAppended, OutcomeUnknown
+from node.client.errors import LaneEnded, NotAppended, OutcomeUnknown, Trimmed, Unreachable
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.new_message import PutLimits
 from node.message_store.put_result import PutStatus
@@ -145,6 +145,59 @@ def test_what_was_unknown_is_found_in_the_log_or_is_not_there() -> None:
         assert decode_record(lane.appends[0][0][0]).queue_offset == 1
         lane.appends[0][1].set_result(lane.keep(0))
         assert (await again).queue_offset == 1
+
+    tell(story_of)
+
+
+def test_what_is_unknown_is_looked_for_until_the_engine_answers() -> None:
+    async def story_of(story: Story) -> None:
+        look_through, tries = story.log.look_through, 0
+
+        async def lost_twice(from_index: int, upto_index: int, see: Callable[[int, bytes], None]) -> None:
+            nonlocal tries
+            tries += 1
+            await look_through(from_index, upto_index - (tries < 3), see)  # a part of it was seen
+            if tries < 3:
+                raise Unreachable("n0: the connection was lost")
+
+        story.log.look_through = lost_twice  # type: ignore[method-assign]
+        kept, lost = story.put_lane.put(message(b"kept")), story.put_lane.put(message(b"lost"))
+        lane = await story.sent()
+        lane.keep(0, 1)
+        lane.appends[0][1].set_exception(UNKNOWN)
+        assert ((await kept).status, (await lost).status) == (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE)
+        assert (tries, len(story.lanes)) == (3, 2)
+
+    tell(story_of)
+
+
+def test_what_cannot_be_looked_for_is_unknown_and_the_next_lane_opens() -> None:
+    async def story_of(story: Story) -> None:
+        async def gone(from_index: int, upto_index: int, see: Callable[[int, bytes], None]) -> None:
+            raise Trimmed(0, 9, "n0")
+
+        story.log.look_through = gone  # type: ignore[method-assign]
+        put = story.put_lane.put(message())
+        (await story.sent()).appends[0][1].set_exception(UNKNOWN)
+        result = await put
+        assert result.status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH and "not kept any more" in result.reason
+        await until(lambda: len(story.lanes) == 2 and story.put_lane.is_open)
+
+    tell(story_of)
+
+
+def test_who_is_looked_for_in_vain_is_answered_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put_lane, "ANSWER_WITHIN_S", 0.01)
+
+    async def story_of(story: Story) -> None:
+        async def away(from_index: int, upto_index: int, see: Callable[[int, bytes], None]) -> None:
+            raise Unreachable("n0: nothing listens there")
+
+        story.log.look_through = away  # type: ignore[method-assign]
+        put = story.put_lane.put(message())
+        (await story.sent()).appends[0][1].set_exception(UNKNOWN)
+        assert (await put).status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        await until(lambda: len(story.lanes) == 2 and story.put_lane.is_open)
 
     tell(story_of)
 

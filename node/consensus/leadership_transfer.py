@@ -69,8 +69,8 @@ class LeadershipTransfer:
     def step(self, transferee_match: int, now: int) -> bool:
         """The leader's progress: hands out the ticket once the transferee holds everything; True when it does so."""
         current, member = self.current, self._member
-        if current is None or not self.pauses_writes:
-            return False
+        if current is None or not self.pauses_writes or now >= current.deadline_at:
+            return False  # past its deadline it ends within this turn, and what is appended then is not held there
         end = member.store.end_index
         if transferee_match != end or member.committed_index != end:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from node.store.disk_log import find_record
 from node.store.errors import StoreError
@@ -24,23 +24,32 @@ _HEAD_BYTES = 8  # a record's magic and size: never zeros
 ROTTING_FILES = (CHECKPOINT, "currterm", "hardstate", "quorumscope.json")
 
 
+class Flipped(NamedTuple):
+    """A byte that rotted; `byte`: what it was before; `entry`: whose it is, or -1."""
+
+    path: Path
+    offset: int
+    byte: int
+    entry: int
+
+
 class Damage:
     """One disk's. `entries`: indexes of entries that were hit on purpose, and may be mended since."""
 
     def __init__(self, platform: SimulatedPlatform, directory: Path) -> None:
         self._platform, self._directory = platform, directory
-        self._flipped: list[tuple[Path, int, int, int]] = []  # path, offset, the byte before, the entry or -1
+        self._flipped: list[Flipped] = []
         self._gone: list[tuple[Path, int, int]] = []  # path, offset, entry: of files that were removed or shortened
         self.misdirected = False
         self.has_no_checkpoint = False
         self._checkpoint = directory / CHECKPOINT
         self._checkpoints: list[bytes] = []
 
-    def _standing(self) -> list[tuple[Path, int, int, int]]:
+    def _standing(self) -> list[Flipped]:
         self._flipped = [one for one in self._flipped if self._stands(one)]
         return self._flipped
 
-    def _stands(self, flipped: tuple[Path, int, int, int]) -> bool:
+    def _stands(self, flipped: Flipped) -> bool:
         path, offset, byte, _ = flipped
         if not self._platform.exists(path):
             return False
@@ -85,8 +94,10 @@ class Damage:
         self._gone += [(path, offset, index) for offset, index in entries if not self._is_back(path, offset)]
 
     def flip(self, path: Path, offset: int, mask: int, entry: int = -1) -> None:
-        """One byte rots."""
-        self._flipped.append((path, offset, self._platform.read_bytes(path)[offset], entry))
+        """One byte rots. Of one that is rotten already what it was at first counts: it may come back so."""
+        was = {(one.path, one.offset): one for one in self._standing()}.get((path, offset))
+        byte = self._platform.read_bytes(path)[offset] if was is None else was.byte
+        self._flipped.append(Flipped(path, offset, byte, entry))
         self._platform.flip(path, offset, mask)
 
     def any_spot(self, rng: random.Random) -> tuple[Path, int] | None:

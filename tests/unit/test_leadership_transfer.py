@@ -154,6 +154,20 @@ def test_an_order_that_waited_too_long_does_not_leave() -> None:
     assert not leader.solo.replica.transfers.may_leave(order, leader.solo.now)
 
 
+def test_no_order_is_given_past_the_deadline() -> None:
+    """A leader that stood still reads the last answer and sees the deadline in one turn: what is appended then is not
+    in the order."""
+    leader = Leader()
+    push, *_ = leader.propose([b"x"])
+    leader.solo.sync()
+    leader.solo.ack("n2", push, 1)
+    leader.transfer("n1", deadline_ns=200 * MS)
+    leader.solo.now += 210 * MS
+    sent = leader.sent + leader.solo.ack("n1", push, 1) + leader.solo.late_tick(0)
+    assert not [message for _to, message in sent if isinstance(message, TransferRequest)]
+    assert leader.solo.replica.transfers.current is None
+
+
 def test_an_order_of_an_earlier_transfer_does_not_leave_under_a_later_one() -> None:
     leader, order = ordered()
     leader.solo.tick(210)

@@ -142,6 +142,19 @@ READING = (
         {"lease_reads": True, "transfers": 8.0, "reads": 150.0, "appends": 100.0, "asymmetric": 2.0},
     ),
     Mutant(
+        "transfer_ordered_past_deadline",
+        "E7",
+        "a leader that wakes up past a transfer's deadline orders it, and writes on in the same turn",
+        (
+            Edit(
+                "node.consensus.leadership_transfer:LeadershipTransfer.step",
+                "now >= current.deadline_at",
+                "MUTANT.instead(now >= current.deadline_at, False)",
+            ),
+        ),
+        {"lease_reads": True, "pause": 4.0, "pause_ms": 400.0, "transfers": 6.0, "appends": 150.0, "clients": 5},
+    ),
+    Mutant(
         "transfer_never_ends",
         "E7",
         "a transfer that fails keeps the leader from writing for ever",

@@ -131,10 +131,11 @@ _COMMON_SLOTS: Final[tuple[int, ...]] = tuple(10**power * factor for power in ra
 
 
 def _agrees(data: BytesLike, slots: int) -> bool:
-    """Whether entries lie where their slots lead: some of them, from the first to the last.
+    """Whether the last entry is the head's, and entries lie where their slots lead: some, from the first to the last.
 
-    A broker may be writing meanwhile: a slot may already lead to an entry that the head does not count yet, and no more
-    is looked at than a few places.
+    A broker may be writing meanwhile: a slot may already lead to an entry that the head does not count yet, the head
+    may count one whose offset it has not got yet (RocketMQ counts first), and no more is looked at than a few places.
+    In a file of few entries the links alone do not tell: what lies there for too small a number are empty slots.
     """
     room = len(data) - HEAD_BYTES - slots * SLOT_BYTES
     if room < ENTRY_BYTES or room % ENTRY_BYTES:
@@ -146,7 +147,10 @@ def _agrees(data: BytesLike, slots: int) -> bool:
     count = file.head.entries
     if not count:
         return False
-    hashes = np.frombuffer(data, ENTRY_DTYPE, file.capacity, HEAD_BYTES + slots * SLOT_BYTES)["hash"]
+    table = np.frombuffer(data, ENTRY_DTYPE, file.capacity, HEAD_BYTES + slots * SLOT_BYTES)
+    if file.head.end_offset not in table["offset"][max(count - 1, 1) : count + 1]:
+        return False
+    hashes = table["hash"]
     numbers = np.unique(np.linspace(1, count, min(count, LOOKED_AT)).astype(np.int64))
     at = hashes[numbers] % slots
     newest = file.slots[at].astype(np.int64)

@@ -95,6 +95,7 @@ class Elections(Observer):
         return self._world.now
 
     def persisted(self, member: Member, hard_state: HardState) -> None:
+        self._settle(member)  # what was delivered is carried out; a campaign that waited for this record begins now
         before = self.hard.get(member.id)
         if before is not None and hard_state.term < before.term:
             raise Violation("term_monotonic", f"{member.id} goes from term {before.term} to {hard_state.term}")

@@ -88,7 +88,8 @@ def index_file(hashes: list[tuple[int, int, int]], slots: int = 10, room: int = 
     for number, (key, offset, seconds) in enumerate(hashes, start=1):
         entries[number] = (key, offset, seconds, table[key % slots])
         table[key % slots] = number
-    head = IndexHead(1_000_000, 2_000_000, 0, 9, sum(map(bool, table)), len(hashes) + 1)
+    begin, end = (hashes[0][1], hashes[-1][1]) if hashes else (0, 0)
+    head = IndexHead(1_000_000, 2_000_000, begin, end, sum(map(bool, table)), len(hashes) + 1)
     return encode_head(head) + struct.pack(f">{slots}i", *table) + entries.tobytes()
 
 
@@ -131,9 +132,17 @@ def test_the_number_of_slots_is_seen_from_the_links_where_the_length_does_not_sh
 def test_the_number_of_slots_is_seen_while_a_broker_writes() -> None:
     """Slots lead to entries already that the head counts only afterwards."""
     data = bytearray(index_file([(hashed * 7919, hashed, 0) for hashed in range(30)], slots=100, room=50))
-    head = encode_head(IndexHead(1_000_000, 2_000_000, 0, 9, 20, 28))
-    data[: len(head)] = head
-    assert slots_shown_by(bytes(data)) == 100
+    for end_offset in (26, 25):  # the last one's that is counted; RocketMQ counts it before it says so
+        head = encode_head(IndexHead(1_000_000, 2_000_000, 0, end_offset, 20, 28))
+        data[: len(head)] = head
+        assert slots_shown_by(bytes(data)) == 100
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_a_few_entries_show_the_number_of_slots(count: int) -> None:
+    """Where it is taken for too small, what lies in the place of the entries are empty slots: they lead to slot 0."""
+    rows = [(20 * number, 15_912 + 210 * number, 0) for number in range(count)]
+    assert slots_shown_by(index_file(rows, slots=20, room=60)) == 20
 
 
 @CALM

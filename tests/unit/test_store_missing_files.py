@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
 
-from node.store.errors import StoreRefused
+from node.store.errors import StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
+from node.store.files.platform import OsPlatform
 from node.store.reader import StoreReader
 from tests.unit.store_fixtures import entries_of, open_store, sync
 from tests.unit.store_layout import DATA_BYTES
@@ -90,6 +93,27 @@ def test_an_old_data_file_that_is_gone_is_a_fault_at_open(sound: Path, tmp_path:
         again = open_store(directory)  # known by heart, and seen again
         assert [(one.first_index, one.last_index) for one in again.faults] == [held_in(sound, name)]
         healed_is(again, sound, tmp_path)
+
+
+class FullDisk(OsPlatform):
+    """No new file has room."""
+
+    def open(self, path: Path, flags: int) -> int:
+        if flags & os.O_CREAT and not path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().open(path, flags)
+
+
+def test_a_short_file_is_a_fault_although_a_full_disk_ended_the_start_before(sound: Path, tmp_path: Path) -> None:
+    """That start must not give the file its length unless the next one knows that it has to look."""
+    name = names(sound)[1]
+    directory = copy_of(sound, tmp_path / "store")
+    os.truncate(directory / "data" / name, 1)
+    with pytest.raises((StoreFull, StoreIOError)):
+        open_store(directory, platform=FullDisk())
+    store = open_store(directory)
+    assert [(one.first_index, one.last_index) for one in store.faults] == [held_in(sound, name)]
+    healed_is(store, sound, tmp_path)
 
 
 def test_the_first_file_above_a_base_may_be_gone_too(sound: Path, tmp_path: Path) -> None:

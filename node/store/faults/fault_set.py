@@ -6,10 +6,11 @@ mends; whatever changed is `unsaved` until it is on disk.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
-from node.store.errors import StoreCorrupt, StoreIOError
+from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.faults.known_faults import save_known_faults
 from node.store.faults.ranges import cut, fault_at, in_words, merged, next_fault, without
 from node.store.faults.results import Fault
@@ -27,7 +28,7 @@ class FaultSet:
         self._lock = threading.Lock()
         self.now = found
         self.unsaved = False
-        save_known_faults(files.directory, found, files.platform)
+        self._keep(found)
         changed(found, False)
 
     def at(self, index: int) -> Fault | None:
@@ -73,7 +74,12 @@ class FaultSet:
             faults, self.unsaved = self.now, False
             self._changed(faults, False)
         try:
-            save_known_faults(self._files.directory, faults, self._files.platform)
+            self._keep(faults)
         except StoreIOError:
             self._files.failed = True
             raise
+
+    def _keep(self, faults: Sequence[Fault]) -> None:
+        """On a full disk they are not kept: that costs no more than a later look, for the bytes say the same."""
+        with contextlib.suppress(StoreFull):
+            save_known_faults(self._files.directory, faults, self._files.platform)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.store.errors import StoreFull, StoreRefused
+from node.store.errors import StoreRefused
 from node.store.faults.results import Fault
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
@@ -36,11 +36,8 @@ def first_known_fault(directory: Path, platform: Platform = OS) -> int | None:
 
 
 def save_known_faults(directory: Path, faults: Sequence[Fault], platform: Platform = OS) -> None:
-    """Durable on return; on a full disk the hint is not kept, which costs nothing but a later look."""
+    """Durable on return. Raises StoreFull, StoreIOError; then what was kept before stays."""
     if not faults and not platform.exists(directory / FAULTS):
         return
     ranges = [[fault.first_index, fault.last_index] for fault in faults]
-    try:
-        replace_file(directory / FAULTS, pack_sealed_json({"ranges": ranges}), platform=platform)
-    except StoreFull:
-        return
+    replace_file(directory / FAULTS, pack_sealed_json({"ranges": ranges}), platform=platform)

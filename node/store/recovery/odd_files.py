@@ -27,7 +27,8 @@ _COPY_BYTES = 1024 * 1024
 def set_lengths_right(
     directory: Path, segments: SegmentList, archive: TruncationArchive, node_id: str, platform: Platform
 ) -> list[str]:
-    """Takes the files that `segments.open` left out; what was wrong, in words. Raises StoreFull, StoreIOError."""
+    """Takes the files that `segments.open` left out; what was wrong, in words. Raises StoreFull, StoreIOError: then no
+    length has changed that the next start will not look behind."""
     reports: list[str] = []
     for path, has_bytes in segments.odd:
         file = f"{segments.kind}/{path.name}"

@@ -166,6 +166,19 @@ COPIES = (
         {**ROT, "rot": 0.0, "lost_file": 6.0, "data_file_size": 4096, "recheck_bytes": 1500, "appends": 150.0},
     ),
     Mutant(
+        "length_right_before_it_is_noted",
+        "S6",
+        "a start that gives a short file its length leaves no word of it for the next one",
+        (
+            Edit(
+                "node.store.recovery.odd_files:set_lengths_right",
+                "not reports",
+                "MUTANT.instead(not reports, False)",
+            ),
+        ),
+        {**ROT, "rot": 0.0, "lost_file": 6.0, "data_file_size": 4096, "recheck_bytes": 1500, "enospc": 3.0},
+    ),
+    Mutant(
         "doubted_checkpoint_believed",
         "S2, S3, E8",
         "where the newer checkpoint slot is rotten, the older one is believed as if it were the newest",

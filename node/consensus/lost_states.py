@@ -4,7 +4,8 @@ Theory. A log that was trimmed begins behind a snapshot. Where that one rots the
 the state machine can be fed nothing, while the log itself, and with it the vote, is as sound as ever. So such a member
 says with its answers to heartbeats from which entry on it needs a state, and its leader sends it a snapshot beside the
 entries, piece by piece as to a member whose log begins anew. A leader whose own state is lost serves nobody: it hands
-over to a member that does not say so.
+over to a member that does not say so. Where nothing is committed, because a peer that it has no snapshot for is needed
+for a quorum, it cannot hand over either (E7): it steps down, and whoever is elected has a snapshot to send.
 
 Invariants: nothing of the log changes on either side; one snapshot is under way in a leadership (`SnapshotWay`); what
 an earlier connection or leadership was about is void.
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
-from node.consensus.api import SECOND
+from node.consensus.api import SECOND, TransferOutcome
 from node.consensus.effects import OpenSnapshot, ReadSnapshot
 from node.consensus.handover import Handover
 from node.consensus.leadership import Leadership
@@ -24,6 +26,7 @@ from node.consensus.member_state import MemberState
 from node.consensus.office import Office
 from node.consensus.progress import Peers, Progress
 from node.consensus.push_window import CatchUpQuota
+from node.consensus.roles import RoleEvent
 from node.consensus.snapshot_giving import SnapshotGiving
 from node.protocol.codes import ResponseCode
 from node.protocol.messages import HeartBeatResponse, PushResponse
@@ -53,6 +56,7 @@ class LostStates:
         self._handover, self._transfers = handover, transfers
         self._to: dict[str, OnItsWay] = {}
         self._hand_over_at = 0
+        self._stuck_at: int | None = None  # the committed index under which handing over failed
 
     # --- the leader's side --------------------------------------------------------------------------------------
     def beat_answered(self, sender: str, answer: HeartBeatResponse, now: int) -> None:
@@ -136,12 +140,27 @@ class LostStates:
 
     def _leave(self, now: int) -> None:
         """This member leads, and its own state is lost."""
-        applying = self._member.applying
+        member, applying = self._member, self._member.applying
+        stuck_at, self._stuck_at = self._stuck_at, None
         if applying is None or applying.needs_state_from < 0 or self._office.leadership is None:
+            return
+        if (
+            stuck_at is not None
+            and now >= self._hand_over_at
+            and stuck_at == member.committed_index < member.store.end_index
+        ):
+            text = "its state machine's state is lost, and nothing is committed while it leads"
+            member.change_role(RoleEvent.DEPOSED, now, text)
             return
         if now < self._hand_over_at or self._transfers.transferee_id is not None:
             return
         best = self._handover.transferees.best()
         if best is not None:
-            self._hand_over_at = now + self._member.config.timing.transfer_deadline_ns
-            self._handover.ask(best, now, lambda _outcome: None, reason="its state machine's state is lost")
+            self._hand_over_at = now + member.config.timing.transfer_deadline_ns
+            ended = partial(self._handed_over, member.committed_index)
+            self._handover.ask(best, now, ended, reason="its state machine's state is lost")
+
+    def _handed_over(self, committed_index: int, outcome: TransferOutcome) -> None:
+        """Or not; then the next tick judges whether it was for want of commits."""
+        if outcome.code is not ResponseCode.SUCCESS:
+            self._stuck_at = committed_index

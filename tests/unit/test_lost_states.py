@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from node.consensus.api import MS
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.own_caps import TAKES_SNAPSHOT
-from node.protocol.codes import DispatcherState, ResponseCode
+from node.protocol.codes import DispatcherState, ResponseCode, Role
 from node.protocol.messages import HeartBeatRequest, HeartBeatResponse, PushRequest, PushResponse, SnapshotPart
 from node.snapshots.directory import DAMAGED, FOLDER, SnapshotMeta, SnapshotWriter, newest_index, newest_sound
 from node.snapshots.transfer import Taken
@@ -158,6 +161,23 @@ def test_who_lost_its_state_is_no_transferee_and_does_not_lead_on() -> None:
     assert solo.replica.handover.transferees.best() == "n2"
     solo.tick(10)
     assert solo.replica.transfers.transferee_id == "n2"
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_leader_that_cannot_hand_over_for_want_of_commits_steps_down(commits: bool) -> None:
+    """Else a member that needs a snapshot for the quorum waits for one from a leader that has none, for ever."""
+    solo = leader(stands_at=-1)
+    solo.replica.propose([b"x"], solo.now)
+    pushes = {to: one for to, one in solo.take() if isinstance(one, PushRequest)}
+    solo.sync()
+    if commits:
+        solo.ack("n1", pushes["n1"], 4)
+    for _ in range(solo.replica.config.timing.transfer_deadline_ns // (10 * MS) + 2):
+        says(solo, "n1", BASE)
+        says(solo, "n2", -1)
+        solo.tick(10)
+    down = [one for one in solo.events if "nothing is committed while it leads" in str(one)]
+    assert (solo.replica.role is Role.LEADER, bool(down)) == (commits, not commits)
 
 
 def test_where_nobody_else_has_it_the_leader_stays() -> None:

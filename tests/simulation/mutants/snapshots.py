@@ -50,6 +50,13 @@ SNAPSHOTS_SENT = (
         LOST,
     ),
     Mutant(
+        "stuck_leader_without_state_stays",
+        "M6",
+        "a leader whose state is lost, and who cannot hand over because nothing is committed, leads on",
+        (ignored("node.consensus.lost_states:LostStates._handed_over", "outcome.code is not ResponseCode.SUCCESS"),),
+        LOST,
+    ),
+    Mutant(
         "snapshot_over_newer_state",
         "M6",
         "a member takes whatever snapshot its leader sends, and begins behind it",

@@ -138,17 +138,16 @@ def columns_at_once(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
     kinds = fields.sys_flag & TRANSACTION_BITS
     queued_rows = np.flatnonzero((kinds == TransactionType.NONE) | (kinds == TransactionType.COMMIT))
     indexed_rows = np.flatnonzero(kinds != TransactionType.ROLLBACK)
-    topics, topic_of = _topics_of(batch.data, fields)
-    values = values_of(raw, fields.properties)
-    queue_ids = fields.queue_id
-    numbers: dict[tuple[int, int], int] = {}
-    pairs = zip(topic_of[queued_rows].tolist(), queue_ids[queued_rows].tolist(), strict=True)
-    queue_of = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
+    whole = bytes(batch.data)
+    topics, topic_of = _topics_of(whole, fields)
+    texts, properties = _properties_of(whole, fields)
+    values = values_of(texts, properties)
+    first_rows, queue_of = _queues_of(topic_of[queued_rows], fields.queue_id[queued_rows])
 
     codes = np.zeros(len(batch), "i8")
     tags = values[TAGS]
-    codes[tags.rows] = hashes_of(raw, tags)
-    _set_due_times(codes, batch, fields, topics, topic_of, values[DELAY], delay_levels_ms)
+    codes[tags.rows] = hashes_of(texts, tags)
+    _set_due_times(codes, texts, fields, topics, topic_of, values[DELAY], delay_levels_ms)
     queued = np.zeros(len(queued_rows), QUEUED)
     queued["queue"] = queue_of
     queued["number"] = fields.queue_offset[queued_rows]
@@ -156,9 +155,12 @@ def columns_at_once(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
     queued["size"] = batch.sizes[queued_rows]
     queued["tags_code"] = codes[queued_rows]
 
-    keyed = _keyed(raw, batch, fields, topics, topic_of, values, indexed_rows)
+    keyed = _keyed(texts, batch, fields, topics, topic_of, values, indexed_rows)
     last_ms = int(fields.store_ms[queued_rows[-1]]) if len(queued_rows) else 0
-    return Columns([(topics[topic], queue_id) for topic, queue_id in numbers], queued, keyed, last_ms)
+    named = zip(
+        topic_of[queued_rows[first_rows]].tolist(), fields.queue_id[queued_rows[first_rows]].tolist(), strict=True
+    )
+    return Columns([(topics[topic], queue_id) for topic, queue_id in named], queued, keyed, last_ms)
 
 
 class _Fields:
@@ -193,29 +195,50 @@ class _Fields:
         self._all(fine, "its topic is longer than the record or its version allow")
         properties_bytes = self._at(self.topic_end, ">i2")
         self._all(self.topic_end + 2 + properties_bytes == ends, "its properties do not end where it does")
-        self.properties = Spans(np.arange(len(starts)), self.topic_end + 2, ends)
+        self.ends = ends
 
     def _at(self, places: Ints, kind: str) -> Ints:
+        """Numbers that lie anywhere: of those that begin at each byte of the buffer, these."""
         dtype = np.dtype(kind)
-        picked: Ints = self._raw[places[:, None] + np.arange(dtype.itemsize)]
-        return picked.view(dtype)[:, 0].astype(dtype.newbyteorder("="))
+        count = max(0, len(self._raw) - dtype.itemsize + 1)
+        everywhere: Ints = np.ndarray((count,), dtype, self._raw, 0, (1,))
+        return everywhere[places].astype(dtype.newbyteorder("="))
 
     def _all(self, fine: npt.NDArray[np.bool_], why: str) -> None:
         if not fine.all():
             raise MessageFormatError(f"no message at offset {int(self._batch.offsets[int(np.argmin(fine))])}: {why}")
 
 
-def _topics_of(data: BytesLike, fields: _Fields) -> tuple[list[str], Ints]:
+def _topics_of(whole: bytes, fields: _Fields) -> tuple[list[str], Ints]:
     """The topics, and for each record which of them is its own."""
-    numbers: dict[bytes, int] = {}
-    whole = bytes(data)
     spans = zip(fields.topic_at.tolist(), fields.topic_end.tolist(), strict=True)
-    found = np.array([numbers.setdefault(whole[begin:end], len(numbers)) for begin, end in spans], "i8")
-    return [text_of(one) for one in numbers], found
+    found = [whole[begin:end] for begin, end in spans]
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(found))}
+    of_record = np.fromiter(map(numbers.__getitem__, found), "i8", len(found))
+    return [text_of(one) for one in numbers], of_record
+
+
+def _properties_of(whole: bytes, fields: _Fields) -> tuple[npt.NDArray[np.uint8], Spans]:
+    """All records' properties behind each other: what is looked for in them is not looked for in bodies."""
+    begins, ends = fields.topic_end + 2, fields.ends
+    spans = zip(begins.tolist(), ends.tolist(), strict=True)
+    texts = np.frombuffer(b"".join([whole[begin:end] for begin, end in spans]), np.uint8)
+    upto = np.cumsum(ends - begins)
+    return texts, Spans(np.arange(len(begins)), upto - (ends - begins), upto)
+
+
+def _queues_of(topic_of: Ints, queue_ids: Ints) -> tuple[Ints, Ints]:
+    """The first row of each queue, in the order of the log, and for each row the number of its queue."""
+    both = topic_of * (1 << 32) + queue_ids
+    _found, first, of_row = np.unique(both, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number_of = np.empty(len(order), "i8")
+    number_of[order] = np.arange(len(order))
+    return first[order], number_of[of_row]
 
 
 def _set_due_times(
-    codes: Ints, batch: Batch, fields: _Fields, topics: list[str], topic_of: Ints, delays: Spans,
+    codes: Ints, texts: npt.NDArray[np.uint8], fields: _Fields, topics: list[str], topic_of: Ints, delays: Spans,
     levels: tuple[int, ...],
 ) -> None:  # fmt: skip
     """A message that waits for its time has that in the place of its tags' hash."""
@@ -224,17 +247,17 @@ def _set_due_times(
     waiting = topic_of == topics.index(SCHEDULE_TOPIC)
     for row, begin, end in zip(delays.rows.tolist(), delays.begins.tolist(), delays.ends.tolist(), strict=True):
         if waiting[row]:
-            level = bytes(memoryview(batch.data)[begin:end])
+            level = texts[begin:end].tobytes()
             if level.isdigit() and len(level) < 10 and int(level) > 0 and levels:
                 codes[row] = fields.store_ms[row] + levels[min(int(level), len(levels)) - 1]
 
 
 def _keyed(
-    raw: npt.NDArray[np.uint8], batch: Batch, fields: _Fields, topics: list[str], topic_of: Ints,
+    texts: npt.NDArray[np.uint8], batch: Batch, fields: _Fields, topics: list[str], topic_of: Ints,
     values: dict[str, Spans], indexed_rows: Ints,
 ) -> Ints:  # fmt: skip
     """A row for each key of each message that is indexed: its unique key first."""
-    unique, listed = values[UNIQ_KEY], pieces_between_spaces(raw, values[KEYS])
+    unique, listed = values[UNIQ_KEY], pieces_between_spaces(texts, values[KEYS])
     spans = Spans(*(np.concatenate([one, other]) for one, other in zip(unique.parts, listed.parts, strict=True)))
     order = np.argsort(spans.rows, kind="stable")
     spans = Spans(*(one[order] for one in spans.parts))
@@ -243,7 +266,7 @@ def _keyed(
     spans = spans.chosen(is_indexed_row[spans.rows])
     starts = np.array([string_hash(f"{one}#") for one in topics] or [0], "i8")
     found = np.zeros(len(spans.rows), KEYED)
-    found["hash"] = _absolute(hashes_of(raw, spans, starts[topic_of[spans.rows]]))
+    found["hash"] = _absolute(hashes_of(texts, spans, starts[topic_of[spans.rows]]))
     found["offset"] = batch.offsets[spans.rows]
     found["time_ms"] = fields.store_ms[spans.rows]
     return found

@@ -66,7 +66,7 @@ PUTS = (
     _broker(
         "forgets_what_left",
         "what left over a lane that ended is answered as not stored, wherever it is",
-        swapped(LANE + "_settle", "behind + 1", "end_index + 1"),
+        swapped("node.broker.open_puts:look_for", "min(one.behind_index for one in sent) + 1", "upto_index + 1"),
         isolate_leader=4.0,
         ack_within_ms=100,
         partition_ms=150.0,

@@ -23,6 +23,7 @@ from node.ha.proof import MASTER, SLAVE, Proof, Said, has_nonce
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.errors import MessageStoreError
 from node.message_store.framing import MESSAGE_BYTES_MAX
+from node.protocol.entry import BytesLike
 
 
 def proved_hello(proof: Proof | None, theirs: Said, own: dict[str, Any]) -> tuple[Said, Said]:
@@ -60,7 +61,7 @@ class SlaveStore(Protocol):
     def log(self) -> LogOf: ...
     @property
     def durable_offset(self) -> int: ...
-    def append_data(self, offset: int, data: bytes) -> int: ...
+    def append_data(self, offset: int, data: BytesLike) -> int: ...
     def cut_back(self, end: int) -> int: ...
 
 
@@ -175,7 +176,7 @@ class HAClient:
         self._out.append(encode_report(offset))
         self.current_reported_offset, self.last_write_ms = offset, now_ms
 
-    def receive(self, data: bytes, now_ms: int) -> None:
+    def receive(self, data: BytesLike, now_ms: int) -> None:
         """The master's bytes, in pieces of any length."""
         if self.state is State.CLOSED:
             return
@@ -337,9 +338,10 @@ class HAClient:
                 f"the master's log begins at {frame.offset}, which is no multiple of {log.file_bytes}"
                 " (mappedFileSizeCommitLog)"
             )
-        data, self._part = self._part + frame.body, b""
+        data = self._part + frame.body if self._part else frame.body
+        self._part = b""
         taken = self._store.append_data(frame.offset + len(frame.body) - len(data), data)
-        self._part = data[taken:]
+        self._part = bytes(data[taken:])
         self.taken_bytes += taken
         if len(self._part) > MESSAGE_BYTES_MAX:
             raise HaError(f"{len(self._part)} bytes of the master's log without the end of a record")

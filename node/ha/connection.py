@@ -118,9 +118,7 @@ class WriteSocketService:
         return not limit or self._window[1] < limit
 
     def _batch(self, place: int) -> bytes:
-        if self.is_ours:  # one of ours puts records together itself
-            return self._log.read(place, OWN_BATCH_BYTES)
-        size = self._settings.transfer_batch_bytes
+        size = OWN_BATCH_BYTES if self.is_ours else self._settings.transfer_batch_bytes
         data = self._log.read(place, size)
         if len(data) < size:
             return data  # up to the end of the file, or of the log: a border

@@ -17,6 +17,7 @@ import json
 import struct
 from typing import Any, Final
 
+from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
 HEADER: Final = struct.Struct(">qi")  # transfer header: phyOffset, bodySize
@@ -37,7 +38,7 @@ class Frame:
     """Of a master's. `said`: an object, where there is no log in it."""
 
     offset: int
-    body: bytes
+    body: BytesLike
     said: dict[str, Any] | None = None
 
 
@@ -70,36 +71,47 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 class FrameReader:
-    """A master's bytes, as a slave reads them."""
+    """A master's bytes, as a slave reads them: each is copied once, into its frame."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._head = bytearray()  # as much of it as there is
+        self._offset = 0
+        self._body: bytearray | None = None  # of the frame whose head was read
+        self._filled = 0
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Of a frame that is not whole yet."""
-        return len(self._data)
-
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: BytesLike) -> list[Frame]:
         """The frames that are whole now. Raises HaError."""
-        self._data += data
         found: list[Frame] = []
         at = 0
-        while len(self._data) - at >= HEADER.size:
-            offset, size = HEADER.unpack_from(self._data, at)
-            if size < 0 or size > (JSON_BYTES_MAX if offset == SAY else BODY_BYTES_MAX):
-                raise HaError(f"a frame of {size} bytes from the master")
-            if offset < 0 and offset != SAY:
-                raise HaError(f"a frame at offset {offset} from the master")
-            if len(self._data) - at < HEADER.size + size:
-                break
-            at += HEADER.size
-            with memoryview(self._data) as view:  # a slice of the buffer itself would be copied twice
-                body = bytes(view[at : at + size])
-            at += size
-            found.append(Frame(offset, b"", _object(body)) if offset == SAY else Frame(offset, body))
-        del self._data[:at]
+        with memoryview(data) as view:
+            while at < len(view) or (self._body is not None and self._filled == len(self._body)):
+                if self._body is None:
+                    upto = min(len(view), at + HEADER.size - len(self._head))
+                    self._head += view[at:upto]
+                    at = upto
+                    if len(self._head) == HEADER.size:
+                        self._begin()
+                    continue
+                upto = min(len(view), at + len(self._body) - self._filled)
+                self._body[self._filled : self._filled + upto - at] = view[at:upto]
+                self._filled += upto - at
+                at = upto
+                if self._filled == len(self._body):
+                    body, self._body, self._filled = self._body, None, 0
+                    if self._offset == SAY:
+                        found.append(Frame(SAY, b"", _object(bytes(body))))
+                    else:
+                        found.append(Frame(self._offset, memoryview(body).toreadonly()))
         return found
+
+    def _begin(self) -> None:
+        offset, size = HEADER.unpack(self._head)
+        self._head.clear()
+        if size < 0 or size > (JSON_BYTES_MAX if offset == SAY else BODY_BYTES_MAX):
+            raise HaError(f"a frame of {size} bytes from the master")
+        if offset < 0 and offset != SAY:
+            raise HaError(f"a frame at offset {offset} from the master")
+        self._offset, self._body, self._filled = offset, bytearray(size), 0
 
 
 class ReportReader:

@@ -11,7 +11,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from node.background import Background
 from node.ha.client import HAClient
@@ -20,6 +20,7 @@ from node.ha.service import HAService
 from node.ha.settings import HaSettings
 
 READ_BYTES: Final = 1 << 18
+FOLLOW_BYTES: Final = 1 << 20  # that a slave reads at once: what it dispatches at once, too
 WRITE_BYTES: Final = 1 << 18  # frames that are written at once
 LOOK_MS_MAX: Final = 1000
 CONNECT_S: Final = 5.0
@@ -83,7 +84,7 @@ class AcceptSocketService:
         connection = self._service.accept(f"{host}:{port}", now_ms())
         try:
             if connection is not None:
-                _no_delay(writer)
+                _no_delay(writer.transport)
                 with contextlib.suppress(asyncio.CancelledError):  # `close`: asyncio would complain of one that ends so
                     await self._serve(connection, reader, writer)
         finally:
@@ -135,6 +136,51 @@ class AcceptSocketService:
             wake.set()
 
 
+class _FromMaster(asyncio.BufferedProtocol):
+    """A master's bytes, given to `taken` as the socket wrote them. One piece a turn: others run in between."""
+
+    def __init__(self, taken: Callable[[memoryview], None]) -> None:
+        self._taken, self._loop = taken, asyncio.get_running_loop()
+        self._buffer = memoryview(bytearray(FOLLOW_BYTES))
+        self._resuming: asyncio.Handle | None = None
+        self._transport: asyncio.Transport | None = None
+        self.ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if nbytes == len(self._buffer):  # or the loop would read on and on, and run nothing else
+            self.wait()
+            self.go_on()
+        self._taken(self._buffer[:nbytes])
+
+    def wait(self) -> None:
+        """Nothing more is taken until `go_on`."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        if self._transport is not None and not self._transport.is_closing() and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """In the next turn of the loop."""
+        if self._resuming is None:
+            self._resuming = self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.ended.set()
+
+
 class HAClientService:
     """Keeps a slave connected. `on_data` is called when something was written to its log."""
 
@@ -143,65 +189,80 @@ class HAClientService:
         on_data: Callable[[], None],
     ) -> None:  # fmt: skip
         self._client, self._address, self._settings, self._on_data = client, address, settings, on_data
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._incoming: _FromMaster | None = None
         self._background = Background()
         self._tried = ""
-        self._kept = asyncio.Event()
-        client.on_kept = self._kept.set
+        client.on_kept = self._was_kept
 
     async def run(self) -> None:
         """For ever. `address` None: no master is known yet."""
+        loop = asyncio.get_running_loop()
         while True:
             address = self._address()
             if address is not None:
                 self._tried = f"{address[0]}:{address[1]}"
                 with contextlib.suppress(OSError, TimeoutError):
                     async with asyncio.timeout(CONNECT_S):
-                        reader, writer = await asyncio.open_connection(*address, limit=READ_BYTES)
-                    await self._follow(reader, writer)
+                        transport, incoming = await loop.create_connection(lambda: _FromMaster(self._take), *address)
+                    await self._follow(transport, incoming)
             await asyncio.sleep(self._settings.reconnect_ms / 1000)
 
     def report(self) -> None:
         """Something is on disk now: its report leaves at once."""
-        if self._writer is not None:
+        if self._transport is not None:
             data = self._client.next_bytes(now_ms())
             if data:
-                self._writer.write(data)
+                self._transport.write(data)
+            if self._client.is_closed:
+                self._transport.close()
 
-    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _take(self, data: memoryview) -> None:
         client = self._client
-        _no_delay(writer)
-        client.peer = str(writer.get_extra_info("peername")[0])
-        client.tried = self._tried
-        client.connected(now_ms())
-        self._writer = writer
-        looking = self._background.run("ha client", self._look(reader))
-        try:
-            self.report()
-            while not client.is_closed and (data := await reader.read(READ_BYTES)):
-                before = client.taken_bytes
-                client.receive(data, now_ms())
-                while client.is_keeping:
-                    self._kept.clear()
-                    await self._kept.wait()
-                if client.taken_bytes != before:
-                    self._on_data()
-                self.report()
-        finally:
-            self._writer = None
-            looking.cancel()
-            client.close("the connection ended")
-            writer.close()
+        if self._transport is None:
+            return
+        before = client.taken_bytes
+        client.receive(data, now_ms())
+        if client.is_keeping and self._incoming is not None:
+            self._incoming.wait()
+        if client.taken_bytes != before:
+            self._on_data()
+        self.report()
 
-    async def _look(self, reader: asyncio.StreamReader) -> None:
+    def _was_kept(self) -> None:
+        """Its epochs are on disk, or the connection is over."""
+        if self._incoming is not None:
+            self._incoming.go_on()
+            self._on_data()
+            self.report()
+
+    async def _follow(self, transport: asyncio.Transport, incoming: _FromMaster) -> None:
+        client = self._client
+        try:
+            _no_delay(transport)
+            client.peer = str(transport.get_extra_info("peername")[0])
+            client.tried = self._tried
+            client.connected(now_ms())
+            self._transport, self._incoming = transport, incoming
+            looking = self._background.run("ha client", self._look())
+            try:
+                self.report()
+                await incoming.ended.wait()
+            finally:
+                looking.cancel()
+        finally:
+            self._transport = self._incoming = None
+            client.close("the connection ended")
+            transport.close()
+
+    async def _look(self) -> None:
         """Time goes by: heartbeats, housekeeping, a master that does not answer the handshake."""
         while not self._client.is_closed:
             await asyncio.sleep(min(0.1, self._settings.java_after_ms / 2000))
             self.report()
-        reader.feed_eof()
 
 
-def _no_delay(writer: asyncio.StreamWriter) -> None:
-    found = writer.get_extra_info("socket")
+def _no_delay(transport: asyncio.BaseTransport) -> None:
+    found = transport.get_extra_info("socket")
     if found is not None:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

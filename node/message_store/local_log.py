@@ -203,7 +203,7 @@ class LocalCommitLog:
         return tuple(offsets)
 
     # --- a slave's -------------------------------------------------------------------------------------------------
-    def append_data(self, offset: int, data: bytes) -> int:
+    def append_data(self, offset: int, data: BytesLike) -> int:
         """What is whole of a master's log in `data`, which is of one file; how many bytes of it were taken.
 
         Raises BadBytes where something in it is no record or blank, or it does not go on here: nothing was written.

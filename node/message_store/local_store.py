@@ -36,7 +36,7 @@ from node.message_store.put_result import PutResult, PutStatus, refused
 from node.message_store.read_files import OS, Files
 from node.message_store.record_building import QueueOffsets
 from node.message_store.write_files import Disk, OsDisk
-from node.protocol.entry import HEAD_BYTES
+from node.protocol.entry import HEAD_BYTES, BytesLike
 from node.protocol.value_class import value_class
 
 DISPATCH_BYTES: Final = 1 << 20
@@ -335,7 +335,7 @@ class LocalMessageStore:
         self.commits.flushed(self.log.flushed_offset)
         self.dispatcher.save()
 
-    def append_data(self, offset: int, data: bytes) -> int:
+    def append_data(self, offset: int, data: BytesLike) -> int:
         """A master's bytes; how many were taken. Raises BadBytes: nothing was written."""
         return self.log.append_data(offset, data)
 

@@ -13,6 +13,7 @@ from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.local_log import LocalCommitLog
 from node.message_store.record import encode_record
+from node.protocol.entry import BytesLike
 from tests.unit.message_kit import record
 
 FILE_BYTES = 4096
@@ -54,7 +55,7 @@ class SlaveStore:
     def durable_offset(self) -> int:
         return self.log.flushed_offset if self.is_sync else self.log.max_offset
 
-    def append_data(self, offset: int, data: bytes) -> int:
+    def append_data(self, offset: int, data: BytesLike) -> int:
         return self.log.append_data(offset, data)
 
     def cut_back(self, end: int) -> int:

@@ -230,7 +230,7 @@ class Coverage(Observer):
         world.history.watchers.append(self._completed)
 
     def stepped(self, world: World) -> None:
-        for member in world.members.values():
+        for member in world.touched:
             if member.store is not None:
                 self._unsynced[member.id] = member.store.durable_index < member.store.end_index
 

@@ -37,9 +37,15 @@ class EntryList(Generic[T]):
         return item in self._items
 
     def _at(self, index: int) -> int:
-        if not self.begin <= index < self.end:
+        at = index - self.begin
+        if not 0 <= at < len(self._items):
             raise IndexError(f"{index} is not in [{self.begin}, {self.end})")
-        return index - self.begin
+        return at
+
+    def get(self, index: int) -> T | None:
+        """None where there is no such index."""
+        at = index - self.begin
+        return self._items[at] if 0 <= at < len(self._items) else None
 
     def __getitem__(self, index: int) -> T:
         return self._items[self._at(index)]

@@ -109,7 +109,9 @@ class Appliers(Observer):
                 self._once_known(index, check)
         for member in world.members.values():
             if member.state_machine is not None:
-                self._shown(member)
+                self._shown(member)  # a state machine goes on by itself
+        for member in world.touched:
+            if member.state_machine is not None:
                 self._one_at_a_time(member)
 
     def _one_at_a_time(self, member: Member) -> None:

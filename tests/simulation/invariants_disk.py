@@ -51,6 +51,7 @@ class Disks(Observer):
         # The first damaged entry and since when it is known: (member, incarnation) -> (index, ns).
         self._faulty_from: dict[tuple[str, int], tuple[int, int]] = {}
         self._faulty_leaders: set[tuple[str, int]] = set()
+        self._faulty: set[str] = set()  # members that have faults in their logs: time goes on for them
 
     def started(self, world: World) -> None:
         self._world = world
@@ -67,10 +68,13 @@ class Disks(Observer):
 
     # --- what is durable ------------------------------------------------------------------
     def stepped(self, world: World) -> None:
-        for member in world.members.values():
+        for member in world.members.values() if self._faulty else world.touched:
             store, replica = member.store, member.replica
+            self._faulty.discard(member.id)
             if store is None or replica is None:
                 continue
+            if store.faults:
+                self._faulty.add(member.id)
             durable = store.durable_index
             proved = self._proved.get(member.id, -1)
             if durable > proved and not self.is_damaged(member):

@@ -60,6 +60,8 @@ class Elections(Observer):
         self._counted: dict[tuple[str, str], tuple[int, int]] = {}
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
         self._awake_since: dict[str, int] = {}  # since when it leads and runs
+        self._leading: dict[str, Member] = {}  # who did so after the last step
+        self._last_now = 0  # when that was
         self._world: World | None = None
         self._unsettled = True  # whether anything but a stall can end a leadership in this world
         self._settled_term: int | None = None  # since all members followed one leader, and nothing else happens here
@@ -186,12 +188,14 @@ class Elections(Observer):
 
     def _counts_on_record(self, member: Member) -> None:
         assert member.replica is not None
-        recorded = self.hard[member.id].store_ids
+        recorded, voters = self.hard[member.id].store_ids, self._members.voters(member.id)
+        cutting = member.replica.member.truncating_from is not None  # the core has yet to hear of it
         for peer_id, peer in member.replica.peers.of.items():
-            cutting = member.replica.member.truncating_from is not None  # the core has yet to hear of it
-            if peer.counts and not cutting and peer_id not in self._members.voters(member.id):
+            if not peer.counts:
+                continue
+            if not cutting and peer_id not in voters:
                 raise Violation("learner_no_vote", f"{member.id} counts learner {peer_id}")
-            if peer.counts and (peer.hello is None or recorded.get(peer_id) != peer.hello.store_id):
+            if peer.hello is None or recorded.get(peer_id) != peer.hello.store_id:
                 raise Violation("recorded_first", f"{member.id} counts {peer_id}; on durable record is {recorded}")
 
     def _campaigns(self, member: Member, to: str, vote: VoteRequest) -> None:
@@ -310,17 +314,20 @@ class Elections(Observer):
     def stepped(self, world: World) -> None:
         if not self._unsettled:
             self._keeps_leader(world)
-        for member in world.members.values():
+        for member in world.touched:
             replica = member.replica
-            if replica is None:
-                continue
-            if member.id in self._expected_term:
-                self._settle(member)
-            self._counts_on_record(member)
-            if member.paused or replica.role is not Role.LEADER:
-                self._awake_since[member.id] = world.now
-            else:
-                self._check_quorum(world, member)
+            if replica is not None:
+                if member.id in self._expected_term:
+                    self._settle(member)
+                self._counts_on_record(member)
+            if replica is None or member.paused or replica.role is not Role.LEADER:
+                self._leading.pop(member.id, None)
+            elif member.id not in self._leading:
+                self._leading[member.id] = member
+                self._awake_since[member.id] = self._last_now
+        for member in self._leading.values():
+            self._check_quorum(world, member)
+        self._last_now = world.now
 
     def _keeps_leader(self, world: World) -> None:
         """E6: nothing can end a leadership here but members that stand still together, and that must not."""

@@ -6,6 +6,7 @@ against it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
@@ -77,20 +78,25 @@ class Logs(Observer):
 
     # --- after every step ------------------------------------------------------------------
     def stepped(self, world: World) -> None:
-        for mirror in self._mirrors.of.values():
-            if mirror.member.replica is not None:
-                self._note_held(mirror, mirror.member.replica)
+        if world.touched:
+            self._look_at(world, world.touched)
+        if world.steps % 100 == 0:
+            self.full(world)
+
+    def _look_at(self, world: World, touched: list[Member]) -> None:
+        for member in touched:
+            if member.replica is not None:
+                self._note_held(self._mirrors.of[member.id], member.replica)
         leaders = [one for one in world.members.values() if one.replica is not None and one.replica.role is Role.LEADER]
         for member in leaders:  # first: a leader knows of a commit before anybody else does
-            self._progress(member)
-        for member in world.members.values():
+            if member in touched:
+                self._progress(member)
+        for member in touched:
             if member.replica is not None and member.replica.role is not Role.LEADER:
                 self._progress(member)
         for member in leaders:
-            self._watermarks(world, member)
+            self._watermarks(member, world.members.values() if member in touched else touched)
         self._led = {one.id: (one.incarnation, one.replica.term) for one in leaders if one.replica is not None}
-        if world.steps % 100 == 0:
-            self.full(world)
 
     def persisted(self, member: Member, _hard_state: HardState) -> None:
         self._saving.pop(member.id, None)
@@ -114,6 +120,8 @@ class Logs(Observer):
             upto = self._before_first
         if mirror in self._mirrors.touched:
             upto = min(upto, mirror.changed_from - 1)
+        elif upto == safe:
+            return
         for index in range(upto + 1, safe + 1):
             held = mirror.entries[index]
             if held is not None:
@@ -296,12 +304,15 @@ class Logs(Observer):
             text = f"{member.id} says to {to} that it verified {index}; there: {theirs}, here: {ours}"
             raise Violation("verified_matches_leader", text)
 
-    def _watermarks(self, world: World, member: Member) -> None:
+    def _watermarks(self, member: Member, peers: Iterable[Member]) -> None:
         """A leader counts no more than its peers hold (R2)."""
         replica = member.replica
         assert replica is not None and replica.leadership is not None
-        for peer_id, known in replica.peers.of.items():
-            mark, peer = known.watermark_index, world.members[peer_id]
+        for peer in peers:
+            known = replica.peers.of.get(peer.id)
+            if known is None:
+                continue
+            mark, peer_id = known.watermark_index, peer.id
             if 0 <= known.faulty_from <= mark:
                 text = f"{member.id} counts {peer_id} up to {mark}, but its entry {known.faulty_from} is damaged"
                 raise Violation("faulty_watermark", text)

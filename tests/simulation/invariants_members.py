@@ -130,10 +130,14 @@ class Memberships(Observer):
     def stepped(self, world: World) -> None:
         if self._before:
             self._before = {}
-        for mirror in self._mirrors.of.values():
+        before = len(self._known)
+        for member in world.touched:
+            mirror = self._mirrors.of[member.id]
             if mirror.unseen_from != NEVER:
                 self._read(mirror)
-        for member in world.members.values():
+        # From the first change of the members on, there is more to look for.
+        everybody = self._left_since or len(self._known) != before
+        for member in world.members.values() if everybody else world.touched:
             replica = member.replica
             if replica is None:
                 continue

@@ -68,7 +68,7 @@ class Quorums(Observer):
             raise Violation("transfer_caught_up", text)
 
     def stepped(self, world: World) -> None:
-        for member in world.members.values():
+        for member in world.touched:
             replica = member.replica
             if replica is not None and replica.leadership is not None:
                 self._confirmed(member, replica.leadership)

@@ -47,7 +47,7 @@ class Settings(Observer):
     def stepped(self, world: World) -> None:
         if not world.config.retune:
             return
-        for member in world.members.values():
+        for member in world.touched:
             replica, store = member.replica, member.store
             if replica is None or store is None:
                 continue

@@ -30,7 +30,7 @@ class Trims(Observer):
         self._begin: dict[str, tuple[str, int]] = {}  # member -> its disk, and where its log began last
 
     def stepped(self, world: World) -> None:
-        for member in world.members.values():
+        for member in world.touched:
             if member.store is not None:
                 self._durable[member.id] = member.disk_id, member.store.durable_index
 

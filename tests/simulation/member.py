@@ -71,6 +71,7 @@ class Member:
         self.directory = Path(f"/sim/{member_id}")
         self.init = True  # the supervisor's command line; an operator who replaces a disk starts without it
         self.powered = True
+        self.touched = True  # something of it may be another thing than after the step before (`touched.py`)
         self.incarnation = 0
         self.process: Process | None = None
         self.replica: Replica | None = None
@@ -79,6 +80,9 @@ class Member:
         self.is_refused = False
         self.last_voter_state: VoterState | None = None
         self.disks = 0  # how often its disk became another one
+        self.disk_id = (
+            f"{member_id}.0"  # other than its store's id, this one changes with the bytes, and only with them
+        )
         self.is_old_copy = False  # its directory was put back from a copy, and it does not know that yet
         self.lost_memory = False  # history may be gone: no fault that takes another one's, before it is a voter again
         self.damage = Damage(self.platform, self.directory)
@@ -103,17 +107,13 @@ class Member:
         return self.process is not None
 
     @property
-    def disk_id(self) -> str:
-        """Other than its store's id, this one changes with the bytes, and only with them."""
-        return f"{self.id}.{self.disks}"
-
-    @property
     def paused(self) -> bool:
         return self.process is not None and self.process.paused
 
     # --- life -----------------------------------------------------------------------------------------------------
     def boot(self) -> bool:
         """The supervisor starts the process; False where there is nothing to start."""
+        self.touched = True
         if self.up or not self.powered or not self.joined:
             return False
         self.incarnation += 1
@@ -199,6 +199,7 @@ class Member:
         self.process.guarded(self.process.stop)
 
     def _ended(self, how: str, *, notice: bool) -> None:
+        self.touched = True
         if self.process is not None:
             self.process.alive = False
             self.last_configuration = self.process.replica.configuration
@@ -226,8 +227,12 @@ class Member:
         if self.disks:
             self.wipe()
         else:
-            self.disks = 1
+            self._other_disk()
             self.boot()
+
+    def _other_disk(self) -> None:
+        self.disks += 1
+        self.disk_id = f"{self.id}.{self.disks}"
 
     def leave(self) -> None:
         """An operator takes a learner away that is to be forgotten, unless it is one again by now."""
@@ -261,7 +266,7 @@ class Member:
         """An operator replaces the disk and starts the member without --init: it joins through the leader (E8)."""
         assert not self.up
         self.lost_memory, self.is_refused, self.is_old_copy = True, False, False
-        self.disks += 1
+        self._other_disk()
         if self.state_machine is not None:
             self.state_machine.disk_replaced()
         self.damage = Damage(self.platform, self.directory)
@@ -276,7 +281,7 @@ class Member:
         """An operator puts an older copy of the directory in place of it; the supervisor starts the member."""
         assert not self.up
         self.lost_memory = self.is_old_copy = True
-        self.disks += 1
+        self._other_disk()
         if self.state_machine is not None:
             self.state_machine.disk_replaced()
         self.damage = Damage(self.platform, self.directory)

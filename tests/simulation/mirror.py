@@ -77,7 +77,7 @@ class Mirror:
         return self.entries.end - 1
 
     def at(self, index: int) -> Held | None:
-        return self.entries[index] if self.entries.begin <= index < self.entries.end else None
+        return self.entries.get(index)
 
     def holds(self, index: int, key: tuple[int, int]) -> bool:
         held = self.at(index)
@@ -151,7 +151,7 @@ class Mirrors(Observer):
         self.of = {member_id: Mirror(world.members[member_id]) for member_id in world.all_ids}
 
     def stepped(self, world: World) -> None:
-        self.touched = [mirror for mirror in self.of.values() if mirror.update()]
+        self.touched = [mirror for mirror in (self.of[one.id] for one in world.touched) if mirror.update()]
         for mirror in self.touched:
             self._match(mirror)
         if world.steps % 100 == 0:

@@ -201,7 +201,7 @@ class Nemesis(Schemes):
         process = member.process if member is not None else None
         if member is None or process is None or process.paused:
             return False
-        process.paused = True
+        process.pause()
         self._later(self._world.config.pause_ms, self._resume, process)
         return self._fault("pause", member.id)
 
@@ -222,7 +222,7 @@ class Nemesis(Schemes):
     def _stand_still(self, process: Process, still_ns: int) -> None:
         """One that stands still already does so for longer: else it would be awake while the others are not."""
         if process.alive and (not process.paused or process in self._still_until_ns):
-            process.paused = True
+            process.pause()
             until_ns = self._world.now + still_ns
             self._still_until_ns[process] = max(until_ns, self._still_until_ns.get(process, 0))
             self._world.schedule(still_ns, self._end, self._go_on, (process,))

@@ -118,6 +118,7 @@ class Process:
 
     def guarded(self, call: Callable[..., Any], *args: Any) -> None:
         """What ends this process ends here: a crash, an error of the store."""
+        self.member.touched = True
         try:
             call(*args)
         except SimulatedCrash:
@@ -129,9 +130,13 @@ class Process:
         except Exception as error:
             raise of_exception(self.id, error) from error
 
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = self.member.touched = True
+
     def resume(self) -> None:
         """SIGCONT: everything at once."""
-        self.paused = False
+        self.paused, self.member.touched = False, True
         while self._backlog and self.alive and not self.paused:
             call, args = self._backlog.pop(0)
             self.guarded(call, *args)

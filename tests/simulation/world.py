@@ -25,6 +25,7 @@ from tests.simulation.observer import Broadcast, Observer, Violation
 from tests.simulation.retuning import Retuning
 from tests.simulation.settling import describe, is_settled, leader_of, run_until
 from tests.simulation.swarm import Swarm
+from tests.simulation.touched import take_touched
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
 
@@ -65,6 +66,7 @@ class World:
         self.nemesis = Nemesis(self, self._random("nemesis"))
         self.retuning = Retuning(self, self._random("retuning"))
         self.members: dict[str, Member] = {}
+        self.touched: list[Member] = []  # by the last step
         for member_id in self.all_ids:
             self.members[member_id] = Member(self, member_id, self._random(member_id))
         self.workload = Workload(self, self._random("workload"))
@@ -131,6 +133,7 @@ class World:
         self._at_once = self._at_once + 1 if self.now == before else 0
         if self._at_once > AT_ONCE_MAX:
             raise Violation("liveness", f"time stands still: {AT_ONCE_MAX} steps at one moment\n{self.describe()}")
+        self.touched = take_touched(self.members.values(), self.steps)
         self.tell.stepped(self)
 
     def run(self, steps: int) -> None:

@@ -113,7 +113,7 @@ class Promptness(Observer):
         self._since: dict[str, tuple[int, int]] = {}  # member -> (incarnation, since when nobody works for it)
 
     def stepped(self, world: Any) -> None:
-        for member in world.members.values():
+        for member in world.members.values() if self._since else world.touched:
             if not self._is_left(member):
                 self._since.pop(member.id, None)
                 continue

@@ -95,12 +95,12 @@ class Moments(Observer):
             self._at[one], self._was[one] = [0], [("", -1, "", -1)]
 
     def stepped(self, world: Any) -> None:
-        for one, member in world.members.items():
+        for member in world.touched:
             replica, engine = member.replica, member.engine
             now = ("", -1, "", -1)
             if replica is not None and engine is not None:
                 now = (engine.boot_id, replica.term, replica.role.value, replica.committed_index)
-            self._note(one, world.now, now)
+            self._note(member.id, world.now, now)
 
     def event(self, member: Any, event: Event) -> None:
         replica, engine = member.replica, member.engine

@@ -28,6 +28,7 @@ from tests.simulation.clock import MemberClock
 from tests.simulation.disk_faults import SimulatedCrash
 
 if TYPE_CHECKING:
+    from tests.simulation.driver.machine import Machine
     from tests.simulation.driver.sockets import Network
 
 ITERATION_NS = 20_000  # how long a loop is busy with one iteration, about, unless it has other things to do
@@ -96,6 +97,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.timeline, self.machine, self.clock, self.network, self.rng = timeline, machine, clock, network, rng
         self.alive, self.paused = True, False
         self.in_turn = False  # one of its callbacks runs
+        self.engine_of: Machine | None = None  # whose engine runs on it, if one does
         self.iterations = 0
         self._on_error, self._busy_ns = on_error, busy_ns
         self._ready: deque[asyncio.Handle] = deque()
@@ -141,6 +143,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(before)
 
+    def touch(self) -> None:
+        """Something of its process ran."""
+        if self.engine_of is not None:
+            self.engine_of.touched = True
+
     # --- one iteration --------------------------------------------------------------------------------------------
     def _wake(self) -> None:
         if self._due or not self.alive or self.paused:
@@ -154,6 +161,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if not self.alive or self.paused:
             return False
         self.iterations += 1
+        self.touch()
         self._busy_until = self.timeline.now + self.rng.randrange(2 * self._busy_ns)
         self.in_turn = True
         self.run_here(self._one_iteration)
@@ -258,6 +266,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         def run() -> None:
             if not work.set_running_or_notify_cancel():
                 return
+            self.touch()
             try:
                 result = func(*args)
             except Exception as error:

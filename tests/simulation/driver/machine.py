@@ -56,6 +56,7 @@ class Machine:
         self.sync_ns = int(config.sync_ms * MS)
         self.powered, self.paused, self.is_refused, self.lost_memory = True, False, False, False
         self.is_old_copy = False  # nobody puts a copy back in this world
+        self.touched = True  # something of it may be another thing than after the step before (`touched.py`)
         self.incarnation = 0
         self.loop: SimulatedLoop | None = None
         self.engine: Engine | None = None
@@ -129,6 +130,7 @@ class Machine:
     # --- life -----------------------------------------------------------------------------------------------------
     def boot(self) -> bool:
         """The supervisor starts an engine; False where there is nothing to start."""
+        self.touched = True
         if self.up or not self.powered:
             return False
         self.incarnation += 1
@@ -145,7 +147,7 @@ class Machine:
             random.Random(self._rng.getrandbits(64)),
             self._loop_error,
         )
-        self.loop = loop
+        self.loop, loop.engine_of = loop, self
         try:
             store = self._open()
             self.note_voter_state(store.hard_state)
@@ -279,15 +281,16 @@ class Machine:
 
     def pause(self) -> None:
         if self.up and self.loop is not None:
-            self.paused = True
+            self.paused = self.touched = True
             self.loop.pause()
 
     def resume(self) -> None:
         if self.paused and self.loop is not None:
-            self.paused = False
+            self.paused, self.touched = False, True
             self.loop.resume()
 
     def _ended(self, how: str) -> None:
+        self.touched = True
         if self.loop is not None:
             self.loop.kill()
             self.world.graveyard.append((self.loop, self.engine, self.store))

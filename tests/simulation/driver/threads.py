@@ -73,6 +73,7 @@ class SimulatedWriter:
         if not self._loop.alive or self._begun is None:
             return False
         (work, done), self._begun = self._begun, None
+        self._loop.touch()
         ended = self._threads.outcome("writer", work)
         if ended is not None:
             self._loop.timeline.schedule(left_ns, self._report, done, ended)
@@ -128,6 +129,7 @@ class SimulatedReaders(Executor):
         if not self._loop.alive or not future.set_running_or_notify_cancel():
             self._free += 1
             return False
+        self._loop.touch()
         ended = self._threads.outcome("reader", work)
         if ended is not None:
             self._loop.timeline.schedule(left_ns, self._report, future, ended)
@@ -137,6 +139,7 @@ class SimulatedReaders(Executor):
         self._free += 1
         if not self._loop.alive:
             return False
+        self._loop.touch()
         if ended.error is None:
             future.set_result(ended.value)
         else:

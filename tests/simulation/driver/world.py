@@ -26,6 +26,7 @@ from tests.simulation.driver.workload import ClientProcess, Workload
 from tests.simulation.history import History
 from tests.simulation.observer import Broadcast, Observer, Violation
 from tests.simulation.settling import describe, is_settled, leader_of, run_until
+from tests.simulation.touched import take_touched
 
 CALM_LOOK_NS = 50 * MS
 ANSWERED_WITHIN_NS = 2 * SECOND
@@ -85,6 +86,7 @@ class DriverWorld:
         self.network.watchers.append(self.wire.written)
         self.tell: Any = _Reported(self, Broadcast(observers))
         self.members = {one: self._machine(one) for one in self.ids}
+        self.touched: list[Machine] = []  # by the last step
         self.nemesis, self.workload = self._nemesis(), self._workload()
         self._product = self._random("product").getstate()  # of the module `random`, while the product runs
         self._started = False
@@ -131,6 +133,7 @@ class DriverWorld:
         self.start()
         self.timeline.step()
         self.steps += 1
+        self.touched = take_touched(self.members.values(), self.steps)
         self.tell.stepped(self)
         if self.violation is not None:
             raise self.violation

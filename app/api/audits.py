@@ -15,7 +15,7 @@ from app.audit.replicas import ReplicaSpec
 from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.console.cursors import INT64_MAX, before_id
-from app.console.errors import Conflict, Invalid, NotFound
+from app.console.errors import Conflict, Invalid, NoReplicatedLog, NotFound
 from app.db.audits import as_json
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView
@@ -58,7 +58,12 @@ def cluster_view(console: Console, cluster: str, viewer: Viewer) -> GroupView:
 
 
 def replicas_of(console: Console, view: GroupView) -> list[ReplicaSpec]:
-    """Every member is audited; one whose control plane is unknown is named to the job all the same, as unreadable."""
+    """Every member is audited; one whose control plane is unknown is named to the job all the same, as unreadable.
+
+    Raises NoReplicatedLog.
+    """
+    if view.is_pair:
+        raise NoReplicatedLog(view.cluster.id)
     settings = console.settings
     ca_file = str(settings.node_ca_file) if settings.node_ca_file is not None else None
     return [
@@ -77,7 +82,7 @@ async def start_audit(
     to_index: int | None,
     idempotency_key: str | None = None,
 ) -> Json:
-    """Starts an audit of a whole group in the name of the request's viewer. Raises Invalid."""
+    """Starts an audit of a whole group in the name of the request's viewer. Raises Invalid, NoReplicatedLog."""
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
     asked = {"cluster": view.cluster.id, "depth": depth, "from_index": from_index, "to_index": to_index}

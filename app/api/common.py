@@ -9,7 +9,7 @@ from fastapi import Depends, Path, Query, Request
 
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
-from app.console.errors import Forbidden, Invalid, UnknownCluster
+from app.console.errors import Forbidden, Invalid, NoReplicatedLog, UnknownCluster
 from app.db.base import parse_time
 from app.db.engine import Sessions
 from app.security.roles import Right, Sight, Viewer
@@ -58,10 +58,17 @@ def need(viewer: Viewer, right: Right, cluster_id: str) -> None:
         raise Forbidden(f"This needs the right `{right}` on {cluster_id}; {viewer.role_on(cluster_id)}s have not.")
 
 
+def replicated_log(cluster_id: ClusterId, console: Annotated[Console, Depends(console_of)]) -> None:
+    """For what a classic pair does not have. Raises UnknownCluster, NoReplicatedLog."""
+    if console.group_view(cluster_id).is_pair:
+        raise NoReplicatedLog(cluster_id)
+
+
 ConsoleDep = Annotated[Console, Depends(console_of)]
 SessionsDep = Annotated[Sessions, Depends(sessions_of)]
 ViewerDep = Annotated[Viewer, Depends(viewer_of)]
 SightDep = Annotated[Sight, Depends(sight_of)]
+OfALog = Depends(replicated_log)
 
 
 def time_or_none(text: str | None, name: str) -> datetime | None:

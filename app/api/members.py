@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.common import ClusterId, ConsoleDep, Json, NodeId, ViewerDep, note
+from app.api.common import ClusterId, ConsoleDep, Json, NodeId, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.node_models import NodeMembers
 from app.api.nodes import Member
@@ -20,7 +20,7 @@ from app.db.idempotency import fingerprint
 from app.security.roles import Viewer
 from node.openapi_statuses import says
 
-router = APIRouter(prefix="/clusters/{cluster_id}/members", tags=["members"])
+router = APIRouter(prefix="/clusters/{cluster_id}/members", tags=["members"], dependencies=[OfALog])
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 Term = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 Address = Annotated[str, Field(min_length=1, max_length=300)]

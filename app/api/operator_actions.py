@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.cluster_models import TransferDryRun
-from app.api.common import ClusterId, ConsoleDep, Json, ViewerDep, note
+from app.api.common import ClusterId, ConsoleDep, Json, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.node_models import NodeAppended
 from app.console.cursors import INT64_MAX
@@ -17,7 +17,7 @@ from app.console.proxy import pick
 from node.openapi_statuses import says
 from node.views.transfer import Transfer
 
-router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"])
+router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"], dependencies=[OfALog])
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 APPEND_TIMEOUT_S = 15.0
 

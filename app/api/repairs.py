@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.audits import replicas_of, runner_of
-from app.api.common import ClusterId, ConsoleDep, ViewerDep, note
+from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.nodes import Member
 from app.console.console import Console
@@ -21,7 +21,7 @@ from app.security.roles import Viewer
 from node.openapi_statuses import says
 
 Json = dict[str, Any]
-router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"])
+router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"], dependencies=[OfALog])
 Bound = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 

@@ -38,6 +38,7 @@ async def addresses(request: Request, cluster_id: ClusterId, console: ConsoleDep
         "rows": found.items,
         "token": found.token,
         "cluster": console.watch_of(cluster_id).info,
+        "view": console.group_view(cluster_id),
         "admin": viewer.can("admin"),
     }
     answer: Response = request.app.state.templates.TemplateResponse(request, "addresses.html", context)

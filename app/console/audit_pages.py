@@ -17,7 +17,7 @@ from jinja2 import Environment
 from starlette.responses import RedirectResponse, Response
 
 from app.api.audits import audit_or_404, replicas_of, runner_of, start_audit
-from app.api.common import ClusterId, Cursor, Index
+from app.api.common import ClusterId, Cursor, Index, OfALog
 from app.audit.entries import entry_on_all, hex_rows, row_bytes, suspects_first
 from app.audit.result import DEPTHS
 from app.audit.runner import AuditRunner
@@ -208,7 +208,7 @@ async def all_audits(request: Request, cursor: Cursor = None) -> Response:
     return page(request, "all", {**context, "clusters": request.app.state.console.clusters(request.state.viewer.sight)})
 
 
-@router.get("/clusters/{cluster_id}/audits")
+@router.get("/clusters/{cluster_id}/audits", dependencies=[OfALog])
 async def cluster_audits(
     request: Request,
     cluster_id: ClusterId,
@@ -225,7 +225,7 @@ def form_context(view: GroupView, form: Json) -> Json:
     return {"view": view, "cluster": view.cluster, "form": form, "depths": depths}
 
 
-@router.post("/clusters/{cluster_id}/audits")
+@router.post("/clusters/{cluster_id}/audits", dependencies=[OfALog])
 async def start_from_form(
     request: Request,
     cluster_id: ClusterId,
@@ -295,7 +295,7 @@ async def cancel_from_form(request: Request, cluster_id: ClusterId, audit_id: st
     return RedirectResponse(f"/clusters/{cluster_id}/audits/{audit_id}", status_code=303)
 
 
-@router.get("/clusters/{cluster_id}/entries/{index}/replicas")
+@router.get("/clusters/{cluster_id}/entries/{index}/replicas", dependencies=[OfALog])
 async def side_by_side(
     request: Request,
     cluster_id: ClusterId,

@@ -80,6 +80,17 @@ class UnknownCluster(NotFound):
         super().__init__(f"No group is called {cluster_id!r} here.")
 
 
+class NoReplicatedLog(NotFound):
+    title = "No replicated log"
+
+    def __init__(self, cluster_id: str) -> None:
+        super().__init__(
+            f"{cluster_id} is a classic pair, a master and its slaves: it has no replicated log, no members to change"
+            " and no leader to move. Its overview shows its brokers; docs/classic-ha.md says how one is promoted, and"
+            " how their files are compared."
+        )
+
+
 class Forbidden(ConsoleError):
     status = 403
     title = "Not allowed"

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse
 
-from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep
 from app.api.members import begin
 from app.console import format as fmt
 from app.console import fragments
@@ -30,7 +30,7 @@ from node.views.members import MembersView
 from node.views.members import MemberView as Configured
 
 Context = Mapping[str, object]
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[OfALog])
 Kind = Literal["add", "promote", "remove", "replace", "address"]
 Name = Annotated[str, Query(max_length=64)]
 At = Annotated[str, Query(max_length=300)]

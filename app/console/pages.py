@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api import operations
 from app.api.clusters import add_noted
-from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, Time, ViewerDep, note, time_or_none
+from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, OfALog, Time, ViewerDep, note, time_or_none
 from app.api.nodes import Member, Seq
 from app.console import format as fmt
 from app.console import fragments
@@ -174,7 +174,7 @@ async def node(request: Request, cluster_id: ClusterId, node_id: str, console: C
 # --- leadership ----------------------------------------------------------------------------------------------------
 
 
-@router.get("/clusters/{cluster_id}/leadership")
+@router.get("/clusters/{cluster_id}/leadership", dependencies=[OfALog])
 async def leadership(request: Request, cluster_id: ClusterId, console: ConsoleDep, to: Node = None) -> Response:
     return page(request, "leadership", leadership_context(console, cluster_id, to or None))
 
@@ -190,7 +190,7 @@ def leadership_context(console: Console, cluster_id: str, to: str | None) -> Con
     }
 
 
-@router.post("/clusters/{cluster_id}/leadership")
+@router.post("/clusters/{cluster_id}/leadership", dependencies=[OfALog])
 async def move_leadership(
     request: Request,
     cluster_id: ClusterId,
@@ -261,14 +261,14 @@ async def events(request: Request, cluster_id: ClusterId, console: ConsoleDep, c
     return page(request, "events", {"view": view, "cluster": view.cluster, **listed, "cursor": cursor})
 
 
-@router.get("/clusters/{cluster_id}/truncations")
+@router.get("/clusters/{cluster_id}/truncations", dependencies=[OfALog])
 async def truncations(request: Request, cluster_id: ClusterId, console: ConsoleDep, node: Node = None) -> Response:
     view = console.group_view(cluster_id)
     listed = await console.truncations(cluster_id, node or None)
     return page(request, "truncations", {"view": view, "cluster": view.cluster, "node": node, **listed})
 
 
-@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}")
+@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}", dependencies=[OfALog])
 async def truncation(
     request: Request, cluster_id: ClusterId, node_id: Member, seq: Seq, console: ConsoleDep
 ) -> Response:
@@ -278,7 +278,7 @@ async def truncation(
     return page(request, "truncation", context)
 
 
-@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}/entries")
+@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}/entries", dependencies=[OfALog])
 async def truncation_entries(
     request: Request,
     cluster_id: ClusterId,
@@ -298,7 +298,7 @@ async def truncation_entries(
 # --- the log -------------------------------------------------------------------------------------------------------
 
 
-@router.get("/clusters/{cluster_id}/log")
+@router.get("/clusters/{cluster_id}/log", dependencies=[OfALog])
 async def log(
     request: Request,
     cluster_id: ClusterId,

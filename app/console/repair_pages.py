@@ -16,7 +16,7 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from starlette.responses import RedirectResponse
 
 from app.api.audits import runner_of
-from app.api.common import ClusterId, ConsoleDep, ViewerDep
+from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep
 from app.api.nodes import Member
 from app.api.repairs import Repair, begin, member_of
 from app.console.cursors import INT64_MAX
@@ -26,7 +26,7 @@ from app.health.group_view import GroupView, MemberView
 from app.health.next_steps import TOKEN_HEADER
 
 Json = dict[str, Any]
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, dependencies=[OfALog])
 From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
 To = Annotated[int | None, Query(alias="to", ge=0, le=INT64_MAX)]
 FormBound = Annotated[int | None, Form(ge=0, le=INT64_MAX)]

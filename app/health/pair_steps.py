@@ -10,6 +10,7 @@ from app.health.group_view import GroupView, NextStep
 from app.health.pairs import master_of, slaves_of
 
 DOCS: Final = "docs/classic-ha.md"
+COMPARE: Final = "audit-master-against-slaves"  # a section of it
 STATUS: Final = "quorumscope ha status {nodes}"
 PROMOTE: Final = "quorumscope ha promote {most}"
 CURL: Final = "curl -s {url}/api/v1/ha"
@@ -26,7 +27,7 @@ class PairAdvice:
     at_stake: str
     step: str
     command: str = STATUS
-    actions: tuple[str, ...] = ()
+    docs: str = "problems-of-a-pair"
 
 
 START: Final = PairAdvice(
@@ -57,7 +58,6 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "a later master is there, and {node} heard of it: it refuses messages, so that the logs do not part further",
         "what {node} took after the later epoch began is on it alone",
         "start {node} again as a slave: where its log goes on beyond the common part it is refused, and says so",
-        actions=("audit",),
     ),
     "ha_log_broken": PairAdvice(
         "a write or a sync of {node}'s log failed, and it writes nothing until its log is opened anew",
@@ -84,16 +84,17 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "{node} ends behind its master's end: it holds what its master lost, or never had. Served on, both would hold"
         " other messages at the same offsets; so it gets nothing",
         "what {node} holds beyond its master's end is on it alone",
-        "look at what only {node} has with an audit; then either promote {node}, or let it cut back ([ha] cuts_back ="
-        " true, which keeps a copy) and start it again",
-        actions=("audit",),
+        "compare both brokers' files to see what only {node} has (`quorumscope audit --ha`); then either promote"
+        " {node}, or let it cut back ([ha] cuts_back = true, which keeps a copy) and start it again. This shows where"
+        " both end",
+        docs=COMPARE,
     ),
     "ha_forked": PairAdvice(
         "{node} and its master hold other records at the same offsets: each was master for a while, or one is damaged",
         "what {node} holds behind the place where the logs part is on it alone",
-        "find the first record that differs with an audit; then let {node} cut back ([ha] cuts_back = true, which keeps"
-        " a copy), or empty its directory",
-        actions=("audit",),
+        "compare both brokers' files to find the first record that differs (`quorumscope audit --ha`); then let {node}"
+        " cut back ([ha] cuts_back = true, which keeps a copy), or empty its directory. This shows where both end",
+        docs=COMPARE,
     ),
     "ha_stranger": PairAdvice(
         "{node}'s log belongs to another pair: it is no copy of this master's",
@@ -116,8 +117,9 @@ ADVICE: Final[dict[str, PairAdvice]] = {
     "ha_unchecked": PairAdvice(
         "RocketMQ's slaves say one offset and nothing else: whether they hold the same bytes is not seen as they run",
         "a log that parted from its master's would not be noticed",
-        "compare the files with an audit, when both can be read",
-        command="quorumscope audit --ha --store master=DIR --store slave=DIR",
+        "compare both brokers' files where one machine can read them (`quorumscope audit --ha`); this shows where both"
+        " end",
+        docs=COMPARE,
     ),
 }  # fmt: skip
 
@@ -128,13 +130,14 @@ def pair_step(finding: Finding, view: GroupView) -> NextStep | None:
     if advice is None:
         return None
     fields = fields_of(finding, view)
-    command = advice.command.format(**fields) or STATUS.format(**fields)
-    step = advice.step if advice.command.format(**fields) else f"{advice.step}; it is well when this ends with 0"
+    known = advice.command != PROMOTE or fields["most"]
+    command = advice.command.format(**fields) if known else ""
+    step = advice.step if command else f"{advice.step}; it is well when this ends with 0"
     curl = CURL.format(**fields) if fields["url"] else None
     return NextStep(
         means=advice.means.format(**fields), at_stake=advice.at_stake.format(**fields), step=step.format(**fields),
-        command=command, curl=None if curl is None else with_token(curl), docs=f"{DOCS}#problems-of-a-pair",
-        actions=advice.actions,
+        command=command or STATUS.format(**fields), curl=None if curl is None else with_token(curl),
+        docs=f"{DOCS}#{advice.docs}",
     )  # fmt: skip
 
 
@@ -164,7 +167,7 @@ def most(view: GroupView) -> str:
         ((said.epoch or 0, said.end_offset or 0), one.control_url)
         for one, said in slaves_of(view) if one.reach == "ok" and one.control_url
     ]  # fmt: skip
-    return "--node " + (max(known)[1] if known else "URL")
+    return f"--node {max(known)[1]}" if known else ""
 
 
 def spare(finding: Finding, view: GroupView) -> str:

@@ -71,6 +71,19 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
 }  # fmt: skip
 
 
+GROUPS_ONLY = (
+    "leadership", "members", "members/change", "log", "audits", "truncations", "truncations/m/1",
+    "truncations/m/1/entries", "entries/1/replicas", "nodes/m/repair",
+)  # fmt: skip
+GROUPS_ACTIONS: dict[str, object] = {
+    "clusters/pair/leadership-transfer": {"to": "s1"},
+    "clusters/pair/entries": {"entries": ["x"]},
+    "clusters/pair/members": {"id": "n9", "address": "127.0.0.1:9"},
+    "clusters/pair/nodes/m/repair": {},
+    "audits": {"cluster": "pair"},
+}
+
+
 @pytest.mark.parametrize("change", WRONG, ids=lambda one: one.__name__)
 def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
     pair = FakePair()
@@ -83,7 +96,10 @@ def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
     for one in view.problems:
         assert one.means and one.at_stake and one.step and one.command and one.curl
         assert "{" not in one.means + one.at_stake + one.step + one.command
-        assert one.docs == "docs/classic-ha.md#problems-of-a-pair"
+        compares = one.code in ("ha_ahead", "ha_forked", "ha_unchecked")
+        assert one.docs == "docs/classic-ha.md#" + ("audit-master-against-slaves" if compares else "problems-of-a-pair")
+        assert not {"DIR", "URL", "FILE", "HOST", "PORT"} & set(one.command.split()), "it runs as it is printed"
+        assert not one.actions, "what is there for groups does nothing for a pair"
     assert context_of(view)["picture"]
 
 
@@ -200,6 +216,16 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
             for said in ("Slaves of the master", "127.0.0.1:10912", 'id="broker-s2"'):
                 assert said in page
             assert "/clusters/pair/leadership" not in page
+            for path in GROUPS_ONLY:
+                answer = await ann.get(f"/clusters/pair/{path}")
+                assert (answer.status_code, "it has no replicated log" in answer.text) == (404, True), path
+            for path in ("events", "addresses"):
+                assert "/clusters/pair/truncations" not in (await ann.get(f"/clusters/pair/{path}")).text
+            before = len((await ann.get("/api/v1/operations")).json()["items"])
+            for path, body in GROUPS_ACTIONS.items():
+                answer = await ann.change("POST", f"/api/v1/{path}", json=body)
+                assert (answer.status_code, answer.json()["title"]) == (404, "No replicated log"), path
+            assert len((await ann.get("/api/v1/operations")).json()["items"]) == before
             answer = (await ann.get("/api/v1/clusters/pair/ha")).json()
             assert (answer["master_id"], [one["id"] for one in answer["items"]]) == ("m", ["m", "s1", "s2"])
             assert (await ann.get("/clusters/pair/nodes/s1")).headers["location"] == "/clusters/pair#broker-s1"

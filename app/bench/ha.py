@@ -45,7 +45,7 @@ START_WITHIN_S: Final = 60.0
 CATCH_UP_WITHIN_S: Final = 600.0
 INTROSPECT: Final = 29_101
 LOOK_S: Final = 0.02
-SHARE: Final = 0.6
+SHARE: Final = 0.85
 BATCH: Final = 500
 BATCHES_AT_ONCE: Final = 8
 

@@ -26,6 +26,16 @@ VOTER_STATES: Final = {
     "FORMING": "has not seen its group complete yet and does not campaign",
     "REJOINING": "came back without its log and does not vote until it has caught up",
 }
+ALARM_TEXT: Final = {
+    "disk_full": "{node}'s disk is full", "disk_low": "{node}'s disk is nearly full",
+    "applier_down": "{node}'s state machine is down",
+    "broker_down": "{node}'s broker is down", "broker_dispatch_stopped": "{node}'s broker dispatches nothing",
+    "broker_dispatch_behind": "{node}'s broker is behind with its dispatch",
+    "broker_not_master": "{node} leads, and its broker is not master",
+    "broker_not_registered": "{node}'s broker is not registered",
+    "broker_schedule_behind": "{node}'s broker is behind with scheduled messages",
+    "broker_transactions_unanswered": "{node}'s broker gets no answer about transactions",
+}  # fmt: skip
 SEVERITIES: Final = {"critical": CRITICAL, "info": INFO}
 
 
@@ -78,22 +88,37 @@ def still_heard(facts: Facts, one: MemberView) -> str:
 
 def said_before(one: MemberView, text: str) -> str:
     """What a member says of itself; what it said before it fell silent is reported as that, for it may be over."""
-    if one.reach == "ok":
-        return f"{one.id} {text}"
+    return f"{one.id} {text}" if one.reach == "ok" else f"{before(one)} that it {text}"
+
+
+def before(one: MemberView) -> str:
     since = "its engine went down" if one.reach == "down" else "it fell silent"
-    return f"Before {since}, {one.id} said that it {text}"
+    return f"Before {since}, {one.id} said"
 
 
 def alarms(facts: Facts) -> Iterator[Finding]:
+    full = {one.id for one in facts.members if one.reach == "ok" and "disk_full" in codes_of(one)}
+    ids = {one.id for one in facts.members}
     for one in facts.members:
         for alarm in (one.state and one.state.alarms) or ():
-            code = alarm.code or "alarm"
+            code, node_id = alarm.code or "alarm", one.id
             if code in DAMAGE_ALARMS and one.state is not None and one.state.faults:
                 continue  # `damaged` says it in one sentence
             severity = SEVERITIES.get(alarm.severity or "", CRITICAL if code.endswith("full") else ATTENTION)
-            text = f"raises {code.replace('_', ' ')}" + (f": {alarm.text}" if alarm.text else "")
-            severity = severity if one.reach == "ok" else weaker(severity)
-            yield Finding(f"alarm_{code}", severity, said_before(one, text), one.id, time_of(alarm.since))
+            text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
+            text += f": {alarm.text}" if alarm.text and alarm.text != f"the disk of {one.id} is full" else ""
+            if code == "peer_disk_full" and alarm.peer_id in ids:  # a leader's word for what a member says itself
+                if alarm.peer_id in full:
+                    continue
+                code, node_id = "disk_full", alarm.peer_id
+                text = f"{node_id}'s disk is full, as it answered its leader {one.id}"
+            if one.reach != "ok":
+                severity, text = weaker(severity), f"{before(one)}: {text}"
+            yield Finding(f"alarm_{code}", severity, text, node_id, time_of(alarm.since))
+
+
+def codes_of(one: MemberView) -> set[str | None]:
+    return {alarm.code for alarm in (one.state and one.state.alarms) or ()}
 
 
 def weaker(severity: str) -> str:

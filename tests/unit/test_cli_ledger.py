@@ -215,7 +215,7 @@ def test_status_is_fine_degraded_or_unreachable(ledger: type[FakeLedger], capsys
 def test_an_alarm_is_a_finding(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]) -> None:
     ledger.alarms = [{"kind": "diverged", "detail": "n2 refused a truncation"}]
     assert run(["status", *ON]) == 1
-    assert "! n0 raises diverged: n2 refused a truncation." in capsys.readouterr().out
+    assert "! n0 reports diverged: n2 refused a truncation." in capsys.readouterr().out
 
 
 def test_a_member_that_does_not_vote_is_a_finding(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]) -> None:

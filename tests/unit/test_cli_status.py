@@ -172,10 +172,10 @@ def test_a_leader_that_does_not_tell_whom_it_hears_leaves_that_unknown() -> None
 @pytest.mark.parametrize(
     ("alarm", "code", "severity", "text"),
     [
-        ("diverged", "alarm_diverged", "attention", "n1 raises diverged."),
+        ("diverged", "alarm_diverged", "attention", "n1 reports diverged."),
         (
             {"code": "disk_full", "severity": "critical", "text": "x"}, "alarm_disk_full", "critical",
-            "n1 raises disk full: x.",
+            "n1's disk is full: x.",
         ),
     ],
 )  # fmt: skip

@@ -204,6 +204,17 @@ def disk_full(story: Story) -> None:
     story.look()
 
 
+def disk_full_by_its_leader(story: Story) -> None:
+    """The member itself has not said it, or not yet."""
+    story.node("n0").alarms = [{"code": "peer_disk_full", "severity": "critical", "peer_id": "n1", "text": "n1: full"}]
+    story.look()
+
+
+def disk_full_by_both(story: Story) -> None:
+    story.node("n1").alarms = ["disk_full"]
+    disk_full_by_its_leader(story)
+
+
 def damage(story: Story, **repair: Any) -> None:
     one = story.node("n1")
     one.faults = [{"first_index": 5, "last_index": 7, "kind": "crc_invalid", "detail": ""}]
@@ -411,8 +422,10 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (comparing, "attention", ["not_append"], "The dispatcher of n2 has been in COMPARE for 7 s (resend timeout).", ""),
     (comparing_a_moment, "unknown", [], "Whether all 3 replicas are in step is not known: n2 is in COMPARE.", ""),
     (loop, "critical", ["dispatcher_loop"], "between COMPARE and INSTALL_SNAPSHOT, 5 times in the last minute", ""),
-    (disk_alarm, "attention", ["alarm_disk_low"], "n1 raises disk low: 3 % left.", ""),
-    (disk_full, "critical", ["alarm_disk_full"], "n1 raises disk full.", ""),
+    (disk_alarm, "attention", ["alarm_disk_low"], "n1's disk is nearly full: 3 % left.", ""),
+    (disk_full, "critical", ["alarm_disk_full"], "n1's disk is full.", ""),
+    (disk_full_by_its_leader, "critical", ["alarm_disk_full"], "n1's disk is full, as it answered its leader n0.", ""),
+    (disk_full_by_both, "critical", ["alarm_disk_full"], "n1's disk is full.", ""),
     (
         being_repaired,
         "attention",

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation import campaign
 from tests.simulation.broker import campaign as broker_campaign
 from tests.simulation.driver import campaign as driver_campaign
-from tests.simulation.observer import Observer, Violation
+from tests.simulation.observer import Observer
 
 EVERYTHING: dict[str, Any] = {"membership": 2.0, "applier": True, "retune": 2.0}
 
@@ -56,7 +56,7 @@ class Untouched(Observer):
             self.before[one.id] = now
             self.changes += now != before
             if now != before and one not in world.touched:
-                raise Violation("untouched", f"{one.id} was not touched, and is {now} after {before}")
+                raise AssertionError(f"{one.id} was not touched, and is {now} after {before}")
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,20 @@ EXIT_USAGE = 64
 def main(words: list[str]) -> int:
     try:
         number, choice, directory, save_every, kept = words
-        connection = socket.socket(fileno=int(number))
+        connection = _with_a_low_number(int(number))
         options = Options(choice, Path(directory), int(save_every), int(kept))
     except (ValueError, OSError):
         print("state machine: an engine starts this, with its own end of a pair of sockets", file=sys.stderr)
         return EXIT_USAGE
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's end is its own
     return serve(connection, options, kind_of(choice))
+
+
+def _with_a_low_number(number: int) -> socket.socket:
+    """An engine of many connections passes on a number that `select` does not take (FD_SETSIZE, 1,024); here the lowest
+    are free. Raises OSError."""
+    with socket.socket(fileno=number) as given:
+        return given.dup()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -94,6 +96,23 @@ def test_a_process_that_is_killed_starts_again_where_it_stood_and_the_engine_goe
         assert (engine.replica.role, engine.replica.term, alarms(engine)) == (Role.LEADER, term, {})
 
     run(tmp_path, work)
+
+
+def test_an_engine_of_many_connections_has_its_state_machine(tmp_path: Path) -> None:
+    """Its end of their connection gets a number beyond what `select` takes (FD_SETSIZE)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2048 if hard == resource.RLIM_INFINITY else min(hard, 2048)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        assert list((await client.command(b"a")).results) == [b"a:1"]
+
+    with contextlib.ExitStack() as stack:
+        opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        stack.callback(lambda: [os.close(one) for one in opened])
+        assert opened[-1] > 1024
+        run(tmp_path, work)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_process_that_hangs_is_ended_when_it_is_asked_for(tmp_path: Path) -> None:

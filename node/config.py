@@ -241,7 +241,8 @@ class _Layers:
         if key == "peers":
             self.peers = value
         elif not dot or table not in TABLES or name not in TABLES[table].model_fields:
-            raise ConfigError(f"{origin}: unknown key {key}{_did_you_mean(key, known_keys())}")
+            hint = "; did you mean the table [peers]?" if name == "peers" else _did_you_mean(key, known_keys())
+            raise ConfigError(f"{origin}: unknown key {key}{hint}")
         else:
             self.tables[table][name] = value
         self.origin[key] = origin

@@ -74,6 +74,11 @@ def line_of(member: MemberView) -> str:
     return f"  {member.id:<8}{member.address or '(address unknown)':<24}{kind}, {joined}{lag}{there}"
 
 
+def voters_make(needed: int | None) -> str:
+    """One is needed only where there is one: "1 of 1 voter makes a quorum"."""
+    return "voter makes" if needed == 1 else "voters make"
+
+
 @members.command("list")
 @in_group
 def list_members(target: Target, as_json: JsonOption = False) -> int:
@@ -82,7 +87,7 @@ def list_members(target: Target, as_json: JsonOption = False) -> int:
     if as_json:
         show_json({"items": [one.to_json() for one in found.items or ()], "pending": pending_of(found)})
         return Exit.FINE
-    lines = [f"group {target.group}: {found.needed} voters make a quorum"]
+    lines = [f"group {target.group}: {found.needed} {voters_make(found.needed)} a quorum"]
     lines += [line_of(one) for one in found.items or ()]
     if found.pending is not None:
         waits = (
@@ -227,7 +232,7 @@ def preflight(words: str, known: dict[str, Any]) -> list[str]:
         needed = one.get("needed")
         fail = len(there) - needed if isinstance(needed, int) else 0
         may = f"{max(fail, 0)} of them may fail" if fail >= 0 else f"{-fail} too few"
-        lines.append(f"  {name}: {needed} of {len(voters)} voters make a quorum, {len(there)} answer: {may}")
+        lines.append(f"  {name}: {needed} of {len(voters)} {voters_make(needed)} a quorum, {len(there)} answer: {may}")
     if known.get("lagEntries"):
         seconds, size = known.get("catchUpSAtMost"), known.get("lagBytes")
         took = "" if seconds is None else f", {seconds} s at most beside other work"

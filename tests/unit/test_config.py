@@ -72,6 +72,7 @@ def test_peers_are_a_table_or_dledgers_string(tmp_path: Path, written: str) -> N
     ("text", "parts"),
     [
         ("[node]\nidd = 'n0'\n", ["unknown key node.idd", "did you mean node.id?"]),
+        ("[node]\npeers = 'n0-127.0.0.1:1'\n", ["unknown key node.peers", "did you mean the table [peers]?"]),
         ("[nodes]\nid = 'n0'\n", ["unknown table [nodes]", "did you mean [node]?"]),
         ("[timing]\nmax_push_time_out = 3\n", ["timing.max_push_time_out", "did you mean timing.max_push_time_out_ms"]),
         ("[timing]\nmax_push_time_out_ms = 'soon'\n", ["timing.max_push_time_out_ms", "soon"]),

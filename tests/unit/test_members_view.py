@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.commands.members import preflight as said_to_people
 from node.consensus.api import MS
 from node.consensus.member_changes import MemberChange
 from node.consensus.status import ReplicaStatus
@@ -70,3 +71,13 @@ def test_a_preflight_says_how_many_failures_are_survived_before_and_after() -> N
     group.run(50 * MS)
     said = preflight(group.replica("n0"), MemberChange(REMOVE, "n2"))
     assert said["refused"] is not None and said["after"]["survives"] == -1
+
+
+def test_one_voter_makes_a_quorum_and_two_make_one() -> None:
+    alone, both = ["n0"], ["n0", "n1"]
+    before = {"voters": alone, "needed": 1, "answering": alone}
+    lines = said_to_people("add n1", {"before": before, "after": {"voters": both, "needed": 2, "answering": both}})
+    assert lines[1:3] == [
+        "  now: 1 of 1 voter makes a quorum, 1 answer: 0 of them may fail",
+        "  then: 2 of 2 voters make a quorum, 2 answer: 0 of them may fail",
+    ]

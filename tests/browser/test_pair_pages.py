@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
 ]
-PAGES: Final = ("/clusters/pair", "/clusters/pair/audits", "/clusters/pair/events", "/")
+PAGES: Final = ("/clusters/pair", "/clusters/pair/addresses", "/clusters/pair/events", "/")
 TROUBLES: Final = {
     one.__name__: one for one in (slave_silent, master_silent, forked, sends_wait, two_masters, all_silent)
 }

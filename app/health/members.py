@@ -97,7 +97,7 @@ def before(one: MemberView) -> str:
 
 
 def alarms(facts: Facts) -> Iterator[Finding]:
-    full = {one.id for one in facts.members if one.reach == "ok" and "disk_full" in codes_of(one)}
+    full = {one.id for one in facts.members if "disk_full" in codes_of(one)}
     ids = {one.id for one in facts.members}
     for one in facts.members:
         for alarm in (one.state and one.state.alarms) or ():
@@ -108,8 +108,9 @@ def alarms(facts: Facts) -> Iterator[Finding]:
             text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
             text += f": {alarm.text}" if alarm.text and alarm.text != f"the disk of {one.id} is full" else ""
             if code == "peer_disk_full" and alarm.peer_id in ids:  # a leader's word for what a member says itself
-                if alarm.peer_id in full:
-                    continue
+                if alarm.peer_id in full or facts.view.leader_id not in (None, one.id):
+                    continue  # by its own word, or another's than its present leader's
+                full.add(alarm.peer_id)
                 code, node_id = "disk_full", alarm.peer_id
                 text = f"{node_id}'s disk is full, as it answered its leader {one.id}"
             if one.reach != "ok":

@@ -709,3 +709,30 @@ def test_one_that_answers_here_and_is_not_heard_by_its_leader_does_not_hold_the_
     assert "one more failure ends it (3 of 3 answer, 2 needed; the leader hears 2, itself included)" in quorum_phrase(
         view.quorum
     )
+
+
+def test_a_full_disk_is_one_problem_when_an_earlier_leader_said_it_too() -> None:
+    story = Story()
+    said = {"code": "peer_disk_full", "severity": "critical", "peer_id": "n1", "text": "n1: its disk is full"}
+    for earlier_or_present in ("n2", "n0"):
+        story.node(earlier_or_present).alarms = [said]
+    story.look()
+    story.node("n2").alive = False
+    view = story.look(12)
+    assert [one.text for one in view.problems if one.id == "alarm_disk_full:n1"] == [
+        "n1's disk is full, as it answered its leader n0."
+    ]
+    assert len({one.id for one in view.problems}) == len(view.problems)
+
+
+def test_a_full_disk_is_one_problem_when_its_member_fell_silent() -> None:
+    story = Story()
+    story.node("n1").alarms = ["disk_full"]
+    story.look()
+    story.node("n1").alive = False
+    story.node("n0").alarms = [{"code": "peer_disk_full", "severity": "critical", "peer_id": "n1", "text": "n1: full"}]
+    view = story.look(12)
+    assert [one.text for one in view.problems if one.id == "alarm_disk_full:n1"] == [
+        "Before it fell silent, n1 said: n1's disk is full."
+    ]
+    assert len({one.id for one in view.problems}) == len(view.problems)

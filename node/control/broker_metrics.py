@@ -14,17 +14,19 @@ Json = dict[str, Any]
 
 
 class BrokerSnapshot:
-    """A collector over what `node/broker/introspection.py` answers to "broker"."""
+    """A collector over what `node/broker/introspection.py` answers to "broker". In classic mode it dispatches bytes of
+    a commit log of its own, no entries: `node/control/ha_metrics.py` has those."""
 
-    def __init__(self, said: Json) -> None:
-        self.said = said
+    def __init__(self, said: Json, *, dispatches_entries: bool = True) -> None:
+        self.said, self.dispatches_entries = said, dispatches_entries
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        said, dispatch = self.said, self.said["dispatch"]
+        said = self.said
         yield one_hot("quorumscope_broker_role", "This member's broker's role", "role", ROLES, said["role"])
-        behind = "Committed entries that are not in its queues"
-        yield from gauge("quorumscope_broker_dispatch_behind_entries", behind, dispatch["behind_entries"])
-        yield from gauge("quorumscope_broker_dispatch_behind_ms", f"{behind}: for how long", dispatch["behind_ms"])
+        if self.dispatches_entries:
+            dispatch, behind = said["dispatch"], "Committed entries that are not in its queues"
+            yield from gauge("quorumscope_broker_dispatch_behind_entries", behind, dispatch["behind_entries"])
+            yield from gauge("quorumscope_broker_dispatch_behind_ms", f"{behind}: for how long", dispatch["behind_ms"])
         lost = sum(one["registered_ms"] is None for one in said["name_servers"])
         yield from gauge("quorumscope_broker_name_servers_lost", "Name servers that it is not registered at", lost)
         schedule, transactions = said["schedule"], said["transactions"]

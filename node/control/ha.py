@@ -5,6 +5,7 @@ Invariant: nothing is changed by looking; what its broker does not answer is nul
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from fastapi import APIRouter, Response
 from node.config import Settings
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts, PartsDep, answer
+from node.control.ha_metrics import exposition
 from node.control.messages import STATE_WITHIN_S, link_of
 from node.control.problems import Problem
 from node.control.snapshots import now_text
@@ -44,6 +46,20 @@ async def said(settings: Settings, link: BrokerLink, started_with: str | None = 
 async def ha(parts: PartsDep) -> Response:
     """This broker's place in its pair: role, epoch, offsets, connections, whom puts wait for, what is wrong."""
     return answer(await said(parts.settings, link_of(parts), parts.started_with))
+
+
+async def metrics(parts: Parts) -> str:
+    """The text of `GET /metrics`."""
+    link = link_of(parts)
+    found, broker = await asyncio.gather(said(parts.settings, link), _broker(link))
+    return exposition(found, broker)
+
+
+async def _broker(link: BrokerLink) -> Json | None:
+    try:
+        return await link.json("broker", within_s=STATE_WITHIN_S)
+    except Problem:
+        return None
 
 
 async def _state(settings: Settings, link: BrokerLink, view: type[AnswerView]) -> AnswerView:

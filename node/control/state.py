@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from node.closed_stream import ClosedStream
+from node.control import ha
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer
 from node.control.metrics import exposition
 from node.control.problems import Problem
@@ -156,8 +157,13 @@ def verdict(fine: bool, state: StateView) -> Response:
     "/metrics", response_class=PlainTextResponse, responses=gives("text/plain", TEXT, example="quorumscope_term 4.0\n")
 )
 async def metrics(parts: PartsDep) -> Response:
+    if parts.settings.ha.is_classic:
+        return exposed(await ha.metrics(parts))
     get = parts.snapshots.get
     state, watermarks, closures = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
     broker = None if parts.broker_alarms is None else parts.broker_alarms.said
-    text = exposition(with_own_alarm(parts, state), watermarks, closures, broker)
+    return exposed(exposition(with_own_alarm(parts, state), watermarks, closures, broker))
+
+
+def exposed(text: str) -> Response:
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

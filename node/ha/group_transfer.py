@@ -30,6 +30,7 @@ class GroupTransferService:
 
     def __init__(self) -> None:
         self._waiting: deque[GroupTransferRequest] = deque()
+        self.timed_out = 0  # requests so far that ended FLUSH_SLAVE_TIMEOUT
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -59,6 +60,7 @@ class GroupTransferService:
     def expire(self, now_ms: int) -> None:
         late = [one for one in self._waiting if one.deadline_ms <= now_ms]
         if late:
+            self.timed_out += len(late)
             self._waiting = deque(one for one in self._waiting if one.deadline_ms > now_ms)
             for one in late:
                 one.done(PutStatus.FLUSH_SLAVE_TIMEOUT)
@@ -66,5 +68,6 @@ class GroupTransferService:
     def end(self) -> None:
         """This broker is no master any more: nobody will know."""
         waiting, self._waiting = self._waiting, deque()
+        self.timed_out += len(waiting)
         for one in waiting:
             one.done(PutStatus.FLUSH_SLAVE_TIMEOUT)

@@ -33,6 +33,8 @@ class HAService:
         self.transfers = GroupTransferService()
         self.connections: list[HAConnection] = []
         self.push2_slave_max_offset = 0
+        self.not_available = 0  # puts so far that ended SLAVE_NOT_AVAILABLE
+        self.refusals = 0  # of connections of slaves, so far
         self.fenced_by = 0
         self.broker = ""  # where clients reach this broker
         self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
@@ -46,11 +48,10 @@ class HAService:
         """Of a put whose sender waits for it to be stored (property WAIT)."""
         self.has_data()
         needed = self.settings.in_sync_replicas - 1
-        if self.fenced_by:
-            done(PutStatus.SLAVE_NOT_AVAILABLE)
-        elif self.role is not BrokerRole.SYNC_MASTER or needed < 1:
+        if not self.fenced_by and (self.role is not BrokerRole.SYNC_MASTER or needed < 1):
             done(PutStatus.PUT_OK)
-        elif not self.is_slave_ok(next_offset):
+        elif self.fenced_by or not self.is_slave_ok(next_offset):
+            self.not_available += 1
             done(PutStatus.SLAVE_NOT_AVAILABLE)
         else:
             deadline_ms = now_ms + self.settings.slave_timeout_ms
@@ -172,6 +173,7 @@ class HAService:
         name = _name(connection)
         if not self.role.is_master or connection.only_asks:
             return
+        self.refusals += 1
         if self.troubles.get(name) != reason:
             self.troubles[name] = reason
             while len(self.troubles) > CONNECTIONS_MAX:

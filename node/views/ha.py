@@ -75,6 +75,15 @@ class HaWaiting(View):
     age_ms: Number
 
 
+class HaCounts(View):
+    """Since the broker started. Sends that were stored and answered FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, and
+    connections of slaves that were refused."""
+
+    flush_slave_timeout: Whole
+    slave_not_available: Whole
+    slaves_refused: Whole
+
+
 class HaProblem(View):
     """What is wrong now. `code`: slave_not_served, fenced, too_few_slaves, no_slave, no_master, two_masters,
     metadata_older, log_broken."""
@@ -124,6 +133,7 @@ class HaView(View):
     following: HaFollowing | None = None
     waiting: tuple[HaWaiting, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
     waiting_count: Whole | None = None
+    so_far: HaCounts | None = None
     problems: tuple[HaProblem, ...] = Field(default=(), max_length=HA_ITEMS_MAX)
     metadata: JsonObject | None = None
 

@@ -120,6 +120,10 @@ class PairView:
                 for one in list(waiting)[:WAITING_MAX]
             ],
             "waiting_count": len(waiting),
+            "so_far": {
+                "flush_slave_timeout": service.transfers.timed_out, "slave_not_available": service.not_available,
+                "slaves_refused": service.refusals,
+            },
             "problems": self._problems(),
         }  # fmt: skip
 

@@ -290,7 +290,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--commit", metavar="HASH", help="whose seeds to run; default: the one that is checked out")
-    parser.add_argument("--only", action="append", choices=sorted(MUTANTS), help="these mutants, and nothing else")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(MUTANTS),
+        metavar="NAME",
+        help="this mutant, and nothing else; may be given again",
+    )
     parser.add_argument("--quick", action="store_true", help="the mutants and the fixed seeds only")
     parser.add_argument("--no-mutants", action="store_true", help="leave the mutants and their worlds out")
     parser.add_argument("--no-processes", action="store_true", help="leave the tests of real processes out")

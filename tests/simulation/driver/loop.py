@@ -11,6 +11,7 @@ and futures are hashed by number, so that a set of them has the same order in ev
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import inspect
 import itertools
@@ -33,13 +34,16 @@ if TYPE_CHECKING:
 
 ITERATION_NS = 20_000  # how long a loop is busy with one iteration, about, unless it has other things to do
 RESOLUTION_S = 1e-6
-_numbers = itertools.count()
 
 
 class Timeline:
-    """The world's queue: what happens next, in true time."""
+    """The world's queue: what happens next, in true time. Made before anything else of a world is."""
 
     def __init__(self) -> None:
+        # What is left of an earlier world of this process ends now. Its tasks' `finally` are product code: collected
+        # in the middle of this world they would draw from its chance, when what ran before had it so.
+        gc.collect()
+        self.numbers = itertools.count()  # of futures and tasks: the order of a set of them is by these
         self.now = 0
         self._queue: list[tuple[int, int, Callable[..., Any], tuple[Any, ...]]] = []
         self._numbers = 0
@@ -64,18 +68,18 @@ class Timeline:
 
 
 class _NumberedFuture(asyncio.Future):  # type: ignore[type-arg]
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._number = next(_numbers)
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = next(loop.timeline.numbers)
 
     def __hash__(self) -> int:
         return self._number
 
 
 class _NumberedTask(asyncio.Task):  # type: ignore[type-arg]
-    def __init__(self, coro: Any, **options: Any) -> None:
-        self._number = next(_numbers)
-        super().__init__(coro, **options)
+    def __init__(self, coro: Any, *, loop: SimulatedLoop, **options: Any) -> None:
+        self._number = next(loop.timeline.numbers)
+        super().__init__(coro, loop=loop, **options)
 
     def __hash__(self) -> int:
         return self._number

@@ -20,6 +20,7 @@ from tests.simulation.driver.campaign import run_seed
 from tests.simulation.driver.loop import SimulatedLoop, Timeline
 from tests.simulation.driver.sockets import Network
 from tests.simulation.driver.swarm import CALM, FAULTS, DriverSwarm
+from tests.simulation.mutants import MUTANTS
 
 SEEDS = 8
 
@@ -52,6 +53,16 @@ def test_every_fault_is_drawn_by_some_seed_and_none_by_a_calm_world() -> None:
 class _Net(Network):
     def machine_of_port(self, port: int) -> str:
         return "server"
+
+
+def test_a_run_is_the_same_whatever_ran_in_this_process_before() -> None:
+    """Numbers that tasks are hashed by, and what a world leaves to the collector, are no part of the next one."""
+    profile = MUTANTS["crc_before_patch"].profile
+    traces = set()
+    for steps_between in (0, 500, 1_000, 1_500):
+        run_seed(0, steps_between)
+        traces.add(run_seed(3, 2_000, profile).trace_sha256)
+    assert len(traces) == 1
 
 
 class _Pair:

@@ -8,6 +8,9 @@ sum = $(shell cat $(1) pyproject.toml | cksum | cut -d' ' -f1)
 RUN := $(VENV)/.setup-run-$(call sum,requirements.txt)
 AUDIT := $(VENV)/.setup-audit-$(call sum,requirements-audit.txt)
 ALL := $(VENV)/.setup-all-$(call sum,requirements-dev.txt)
+# Images of containers often forbid bytecode: each of the thousand processes that the tests start then compiled every
+# module anew (0.3 s of a node's 1.7), and each pytest all tests.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet
 # One pip at a time in one environment. An audit that starts meanwhile waits for this lock (app/audit/spark.py).
 LOCKED := $(if $(shell command -v flock),flock --no-fork $(VENV)/.audit.lock)
@@ -16,7 +19,7 @@ AGAIN := $(MAKE)
 # Where the machine has it: the installation in the background ends with the demo that wanted it.
 WITH_PARENT := $(if $(shell command -v setpriv),setpriv --pdeathsig TERM)
 
-.PHONY: setup demo test prove lint types imports bench clean lock
+.PHONY: setup demo test prove lint types imports collect bench clean lock
 
 setup: $(ALL)
 
@@ -61,9 +64,13 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
+# Compiles the tests once, for every pytest that follows, beside mypy, which has one core.
+collect: setup
+	@$(BIN)/python -m pytest --collect-only -qq tests >$(VENV)/collect.log || { cat $(VENV)/collect.log; exit 1; }
+
 COMPUTED := tests/unit tests/scenarios tests/interop tests/fuzz tests/simulation
 test: setup
-	@$(MAKE) --no-print-directory -j2 -Otarget lint types imports
+	@$(MAKE) --no-print-directory -j2 -Otarget lint types imports collect
 	$(BIN)/python -m tests.prepare
 	@# What computes runs first and fills both cores; what starts processes waits for them most of the time, so two of its
 	@# files run at once, in the order of their names: the longest ones (Spark) come early.

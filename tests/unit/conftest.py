@@ -8,7 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from pwdlib.hashers import HasherProtocol
+from pwdlib.hashers.argon2 import Argon2Hasher
 
+from app.security.secrets import passwords
 from node.message_store.write_files import OsDisk
 
 BUSY_S = 60.0
@@ -29,6 +32,15 @@ def samples_stay_new(monkeypatch: pytest.MonkeyPatch) -> None:
 def patient_writers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database's writers wait long for their turn; tests of that time-out set one of their own."""
     monkeypatch.setattr("app.db.engine.BUSY_S", BUSY_S)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def costly_hasher() -> Iterator[HasherProtocol]:
+    """The product's own, which takes 0.1 s of a core for each password on purpose; the tests hash with a cheap one."""
+    own = passwords.current_hasher
+    passwords.current_hasher = Argon2Hasher(time_cost=1, memory_cost=64, parallelism=1)
+    yield own
+    passwords.current_hasher = own
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pwdlib.hashers import HasherProtocol
 from sqlalchemy import select, update
 
 from app.console.login import safe_next
@@ -125,6 +126,10 @@ def test_passwords(tmp_path: Path) -> None:
                 assert "set-cookie" not in refused.headers
 
     run(work())
+
+
+def test_a_password_costs_whoever_guesses_it_memory_and_time(costly_hasher: HasherProtocol) -> None:
+    assert costly_hasher.hash("correct horse").startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
 
 def test_a_user_without_a_password_cannot_log_in_with_any(tmp_path: Path) -> None:

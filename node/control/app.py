@@ -18,6 +18,7 @@ from node.control import (
     entries,
     ha,
     ha_changes,
+    ha_log,
     kv,
     leadership,
     machine,
@@ -132,7 +133,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(messages.router)
         app.include_router(message_changes.router)
     for one in (
-        (ha.router, ha_changes.router, state.health)
+        (ha.router, ha_log.router, ha_changes.router, state.health)
         if settings.ha.is_classic
         else (
             state.router,

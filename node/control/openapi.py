@@ -20,8 +20,13 @@ EXAMPLES_FILE: Final = Path(__file__).with_name("examples.json")
 PUBLIC: Final = ("/healthz", "/readyz", "/leaderz")
 # Raw bytes and text, not JSON.
 WITHOUT_EXAMPLE: Final = frozenset(
-    {"get /api/v1/segments/{kind}/{name}", "get /api/v1/snapshots/{index}/{name}", "get /metrics"}
-)
+    {
+        "get /api/v1/segments/{kind}/{name}",
+        "get /api/v1/snapshots/{index}/{name}",
+        "get /api/v1/ha/log/{name}",
+        "get /metrics",
+    }
+)  # fmt: skip
 
 
 def more(method: str, path: str) -> Iterable[int]:
@@ -30,6 +35,8 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (404, 410, 412, 416, 421, 504)
     if "/pins/" in path:
         yield 410
+    if "/ha/log/" in path:
+        yield from (410, 412, 416)
     if "/snapshots/" in path:
         yield from (410, 416)
     if method == "delete":

@@ -20,7 +20,7 @@ COMMAND: Final = "/api/v1/machine/command"
 QUERY: Final = "/api/v1/machine/query"
 # Bodies of entries, or what tells whether a body is a certain one.
 BODIES: Final = re.compile(
-    r"/api/v1/(entries(/.*)?|messages/?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|digests/?|snapshots/[^/]+/[^/]+/?)",
+    r"/api/v1/(entries(/.*)?|messages/?|kv(/.*)?|kv-events/?|truncations/[^/]+/entries/?|segments/[^/]+/[^/]+/?|ha/log/[^/]+/?|digests/?|snapshots/[^/]+/[^/]+/?)",
     re.DOTALL,
 )  # fmt: skip
 

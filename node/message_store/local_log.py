@@ -72,6 +72,7 @@ class LocalCommitLog:
         begin = self.recovered.begin  # from here on what the last process wrote may be in the page cache only
         self._dirty = {start for start in self._starts if start + file_bytes > begin}
         self._is_broken = ""
+        self.cuts = 0  # so far; raised before a byte goes
         self.next_file = NextFile(root, self._folder, file_bytes, self._disk, files)
         self.recent = RecentPieces()
         self.flushed_offset = self.min_offset
@@ -333,6 +334,7 @@ class LocalCommitLog:
         flaw = self.border_flaw(end)
         if flaw:
             raise MessageStoreError(f"this log cannot be cut at {end}: {flaw}")
+        self.cuts += 1
         last = self.last_records(1, end)
         kept = last[0] if last else LastRecord()
         found = Recovered(list(self._starts), end, kept, self.last_time_ms, was_clean=True)

@@ -13,6 +13,7 @@ from node.views.base import Flag, JsonObject, Number, Text, View, Whole
 
 HaRole = Literal["SYNC_MASTER", "ASYNC_MASTER", "SLAVE"]
 HA_ITEMS_MAX = 1000
+HA_FILES_MAX = 100_000
 
 
 class HaEpoch(View):
@@ -93,6 +94,41 @@ class HaProblem(View):
     text: Text
 
 
+class HaPin(View):
+    """Somebody, such as an audit that reads, who keeps the files from a place on."""
+
+    owner: Text
+    from_offset: Whole
+    expires_in_ms: Whole
+
+
+class HaPinned(View):
+    """What was asked for is kept."""
+
+    owner: Text
+    from_offset: Whole
+    expires_in_s: Whole
+
+
+class HaLog(View):
+    """A broker's commit log. `version`: another one after each cut and each start of the broker; the ETag of its bytes.
+
+    `files`: the first offset of each file that is there. A broker that is down: `version` is "down", and the end is
+    what its files say.
+    """
+
+    as_of: Text
+    version: Text
+    self_id: Text
+    is_master: Flag | None = None
+    pair: Text | None = None
+    epochs: tuple[HaEpoch, ...] = Field(default=(), max_length=HA_ITEMS_MAX)
+    begin_offset: Whole
+    end_offset: Whole
+    file_bytes: Whole
+    files: tuple[Whole, ...] = Field(default=(), max_length=HA_FILES_MAX)
+
+
 class HaView(View):
     """A broker of a pair. `broker` down: it does not answer, and all but the first fields are null.
 
@@ -129,6 +165,8 @@ class HaView(View):
     cuts_back: Flag | None = None
     slave_fall_behind_max_bytes: Whole | None = None
     broken_by: Text | None = None
+    log_version: Text | None = None
+    pins: tuple[HaPin, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
     connections: tuple[HaConnection, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
     following: HaFollowing | None = None
     waiting: tuple[HaWaiting, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)

@@ -74,10 +74,27 @@ def test_a_token_calls_what_it_has_the_right_to_and_nothing_else(tmp_path: Path,
 
 def test_rights_by_call() -> None:
     assert needed("POST", "/api/v1/entries") == Right.APPEND
-    for path in ("entries", "entries/5", "truncations/3/entries", "segments/data/00000000000000000000", "digests"):
+    for path in (
+        "entries",
+        "entries/5",
+        "truncations/3/entries",
+        "segments/data/00000000000000000000",
+        "digests",
+        "ha/log/00000000000000000000",
+    ):
         assert needed("GET", f"/api/v1/{path}") == Right.READ
         assert needed("HEAD", f"/api/v1/{path}") == Right.READ
-    for path in ("state", "events", "segments", "truncations", "truncations/3", "operations/x", "anything"):
+    for path in (
+        "state",
+        "events",
+        "segments",
+        "ha",
+        "ha/log",
+        "truncations",
+        "truncations/3",
+        "operations/x",
+        "anything",
+    ):
         assert needed("GET", f"/api/v1/{path}") == Right.OBSERVE
     for method, path in (("POST", "scrub"), ("POST", "leadership-transfer"), ("DELETE", "operations/x"), ("PUT", "x")):
         assert needed(method, f"/api/v1/{path}") == Right.OPERATE

@@ -25,6 +25,7 @@ from node.broker.classic.deleted_topics import DeletedTopics
 from node.broker.classic.lane import ClassicLane
 from node.broker.classic.metadata_sync import MetadataSync
 from node.broker.classic.pair import Pair
+from node.broker.classic.pins import PinRequests, Pins
 from node.broker.classic.promote_request import PromoteRequests
 from node.broker.classic.promotion import Promotion
 from node.broker.classic.retention import Retention
@@ -32,7 +33,7 @@ from node.broker.classic.tables import TablesInFiles
 from node.broker.classic.view import PairView
 from node.broker.client_port import Learn, Service, Touched
 from node.broker.host import MACHINE, wall_ms
-from node.broker.introspection import PROMOTE, Asked
+from node.broker.introspection import PIN, PROMOTE, Asked
 from node.broker.open_puts import OpenPut
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context
@@ -128,10 +129,13 @@ class ClassicBroker:
         self._context: Context | None = None
         self.sync: MetadataSync | None = None
         self._syncing: asyncio.Task[None] | None = None
-        self._promote = PromoteRequests(Promotion(self.pair, settings.node.id), make_key(root))
+        key = make_key(root)
+        self._promote = PromoteRequests(Promotion(self.pair, settings.node.id), key)
+        self._pins = Pins()
+        self._pin = PinRequests(self._pins, key, lambda: self.store.log.min_offset)
         self.schedule: ScheduleService | None = None
         self._was_master = False
-        self._retention = Retention(settings.retention, self.store, self.reads, note, self.pair.needed_from)
+        self._retention = Retention(settings.retention, self.store, self.reads, note, self._needed_from)
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self.pair.on_role.append(self._role_is_new)
         self.store.on_rebuilt.append(self.reads.forget_all)
@@ -234,13 +238,13 @@ class ClassicBroker:
         return self._tables
 
     def requests(self) -> Mapping[int, Handler]:
-        return {PROMOTE: self._promote.handle}
+        return {PROMOTE: self._promote.handle, PIN: self._pin.handle}
 
     def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
         return {"ha": self._ha}
 
     async def _ha(self, asked: Asked) -> dict[str, Any]:
-        said = await self.pair_view.answer(asked)
+        said = await self.pair_view.answer(asked) | {"pins": self._pins.as_said()}
         said["problems"] += [
             {"code": "not_reread", "about": one.what, "text": one.text} for one in self._rereading.troubles.values()
         ]
@@ -294,6 +298,11 @@ class ClassicBroker:
             self.store.close()
         finally:
             self._lock.release()
+
+    def _needed_from(self) -> int | None:
+        """The lowest place that a slave or an audit still needs."""
+        needed = [one for one in (self.pair.needed_from(), self._pins.lowest()) if one is not None]
+        return min(needed, default=None)
 
     async def _look_at_files(self) -> None:
         while True:

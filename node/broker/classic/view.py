@@ -108,7 +108,7 @@ class PairView:
             "dispatched_offset": self._store.end_position, "file_bytes": log.file_bytes, "files": len(log.starts),
             "flush": node.flush.value, "in_sync_replicas": ha.in_sync_replicas, "cuts_back": ha.cuts_back,
             "slave_fall_behind_max_bytes": ha.slave_fall_behind_max_bytes,
-            "broken_by": log.broken_by or None,
+            "broken_by": log.broken_by or None, "log_version": f"{pair.run}-{log.cuts}",
             "connections": [self._connection(one, now) for one in service.connections],
             "following": None if pair.role.is_master else self._following(now),
             "waiting": [

@@ -23,6 +23,10 @@ class NoMaster(Exception):
     """It says nothing: it is not there, or none of ours. The text says which."""
 
 
+class EpochTooFar(NoMaster):
+    """It says an epoch so far above the own one that it is not believed."""
+
+
 async def ask(address: tuple[str, int], own: Hello, proof: Proof | None, within_s: float = WITHIN_S) -> Hello:
     """What the broker there says. `own`: without an id; it is fenced where it is an older master. Raises NoMaster."""
     name = f"{address[0]}:{address[1]}"
@@ -37,7 +41,10 @@ async def ask(address: tuple[str, int], own: Hello, proof: Proof | None, within_
                 for said in [frame.said for frame in frames.feed(data) if frame.said is not None]:
                     if hellos is not None:
                         check_verdict(proof, hellos, said)
-                        return parse_hello(dict(hellos[0]) | ({"end": said["end"]} if "end" in said else {}))
+                        found = parse_hello(dict(hellos[0]) | ({"end": said["end"]} if "end" in said else {}))
+                        if far := own.lineage.too_far(found.lineage):
+                            raise EpochTooFar(f"{name}: {far}")
+                        return found
                     hellos = proved_hello(proof, said, own.to_json())
                     writer.write(slave_says(dict(hellos[1])))
         raise NoMaster(f"{name} closes the connection")

@@ -228,8 +228,9 @@ class HAClient:
         verdict = parse_verdict(said)
         self.stand = verdict.stand
         log = self._store.log
+        self._check_epochs()
         if verdict.stand.is_served:
-            self._check_epoch()
+            self._check_age()
             if verdict.start != log.max_offset and not _is_empty(log):
                 raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
             assert self._said is not None
@@ -246,7 +247,16 @@ class HAClient:
             )
             raise HaError(f"{verdict.stand.value}: {verdict.reason}{more and more + ' a copy'}")
 
-    def _check_epoch(self) -> None:
+    def _check_epochs(self) -> None:
+        """What this slave would keep of what the master says."""
+        assert self._said is not None
+        if far := self.lineage.too_far(self._said):
+            raise HaError(far)
+        start, end = self._said.epochs[-1][1] if self._said.epochs else 0, self._master_span[1]
+        if start > end:
+            raise HaError(f"the master's epoch {self._said.epoch} begins at {start}, and its log ends at {end}")
+
+    def _check_age(self) -> None:
         """An old master hears of the later epoch with this slave's hello, and refuses it itself: else this does."""
         own, said = self.lineage, self._said
         if said is not None and own.pair == said.pair and said.epoch < own.newest:

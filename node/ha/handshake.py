@@ -13,14 +13,13 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from node.ha.frames import HaError
-from node.ha.lineage import Lineage, parse_lineage
+from node.ha.lineage import OFFSET_MAX, Lineage, parse_lineage
 from node.message_store.local_mark import LastRecord
 from node.protocol.value_class import value_class
 
 VERSION: Final = 1
 LAST_RECORDS: Final = 8
 NAME_LETTERS_MAX: Final = 128
-OFFSET_MAX: Final = (1 << 63) - 1
 
 
 class Stand(StrEnum):

@@ -6,7 +6,8 @@ that heard of a later epoch fences an old master that returns, and a log of anot
 log has nothing of that epoch yet.
 
 Invariants: written before the first put of an epoch is taken; epochs only grow, and so do their starts; the oldest go
-when there are more than a thousand.
+when there are more than a thousand; what a peer says moves a broker of a pair by `EPOCHS_AHEAD_MAX` at most, as SAFETY
+E10 bounds terms (a pair has no majority that could be asked).
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from node.protocol.value_class import value_class
 NAME: Final = "ha"
 EPOCHS_MAX: Final = 1000
 PROMOTION: Final = 1 << 20
+EPOCH_MAX: Final = (1 << 53) - 1  # the largest whole number of every reader of JSON
+EPOCHS_AHEAD_MAX: Final = 1024 * PROMOTION  # of what a peer of the same pair says, above the own newest
+OFFSET_MAX: Final = (1 << 63) - 1
 ID_LETTERS_MAX: Final = 64
 _BYTES_MAX: Final = 256 << 10
 
@@ -52,16 +56,29 @@ class Lineage:
         """With a promotion that was heard of."""
         return self if epoch <= self.newest else replace(self, heard=epoch)
 
+    def too_far(self, theirs: Lineage) -> str:
+        """Why what a peer says of epochs is not believed; empty: it is. Of no pair yet, any master's is."""
+        if not self.pair or theirs.pair != self.pair or theirs.newest - self.newest <= EPOCHS_AHEAD_MAX:
+            return ""
+        return (
+            f"epoch {theirs.newest} is more than {EPOCHS_AHEAD_MAX} above {self.newest}, the newest here, and is not"
+            " believed: find out which broker of the pair is wrong, stop it, and start it with an empty directory"
+        )
+
     def promoted_above(self, above: int) -> int:
-        """The epoch that a promotion begins, where `above` is the newest that is known of the pair."""
-        return (max(self.epoch, above) // PROMOTION + 1) * PROMOTION
+        """The epoch that a promotion begins, where `above` is the newest that is known of the pair.
+
+        Raises MessageStoreError: there is none.
+        """
+        return _an_epoch((max(self.epoch, above) // PROMOTION + 1) * PROMOTION)
 
     def begun(self, pair: str, start: int, *, is_promoted: bool = False, above: int = 0) -> Lineage:
         """With an epoch more, from `start` on: the next one for a master that starts again, a much later one for a
         slave that is promoted, so that the old master is of an older one however often it starts. `above`: the newest
-        epoch that is known of the pair, which a slave need not have heard of."""
-        newest = max(self.epoch, above)
-        number = self.promoted_above(above) if is_promoted else newest + 1
+        epoch that is known of the pair, which a slave need not have heard of.
+
+        Raises MessageStoreError: there is none."""
+        number = self.promoted_above(above) if is_promoted else _an_epoch(max(self.epoch, above) + 1)
         return Lineage(self.pair or pair, (*self.below(start).epochs, (number, start))[-EPOCHS_MAX:])
 
     def below(self, end: int) -> Lineage:
@@ -73,6 +90,15 @@ class Lineage:
         return said | {"heard": self.heard} if self.heard > self.epoch else said
 
 
+def _an_epoch(number: int) -> int:
+    """Raises MessageStoreError."""
+    if number > EPOCH_MAX:
+        raise MessageStoreError(
+            f"there is no epoch above {EPOCH_MAX}: stop the pair, remove {OURS}/{NAME} at its master, empty its slaves"
+        )
+    return number
+
+
 def parse_lineage(said: object) -> Lineage:
     """Raises ValueError."""
     if not isinstance(said, dict):
@@ -80,18 +106,24 @@ def parse_lineage(said: object) -> Lineage:
     pair, epochs, heard = said.get("pair"), said.get("epochs"), said.get("heard", 0)
     if not isinstance(pair, str) or len(pair) > ID_LETTERS_MAX or not isinstance(epochs, list):
         raise ValueError("no pair, or no epochs")
-    if type(heard) is not int or heard < 0:
-        raise ValueError(f"no epoch: {heard!r}")
+    if type(heard) is not int or not 0 <= heard <= EPOCH_MAX:
+        raise ValueError(f"no epoch: {_short(heard)}")
     found: list[tuple[int, int]] = []
     for one in epochs[: EPOCHS_MAX + 1]:
-        if not (isinstance(one, list) and len(one) == 2 and all(type(part) is int and part >= 0 for part in one)):
-            raise ValueError(f"no epoch: {one!r}")
+        if not (isinstance(one, list) and len(one) == 2 and all(type(part) is int for part in one)):
+            raise ValueError(f"no epoch: {_short(one)}")
+        if not (0 <= one[0] <= EPOCH_MAX and 0 <= one[1] <= OFFSET_MAX):
+            raise ValueError(f"no epoch: {_short(one)}")
         if found and (one[0] <= found[-1][0] or one[1] < found[-1][1]):
             raise ValueError(f"epoch {one} behind {found[-1]}")
         found.append((one[0], one[1]))
     if len(found) > EPOCHS_MAX:
         raise ValueError(f"more than {EPOCHS_MAX} epochs")
     return Lineage(pair, tuple(found), heard)
+
+
+def _short(said: object) -> str:
+    return repr(said)[:60]
 
 
 def lineage_path(root: Path) -> Path:

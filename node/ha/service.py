@@ -36,6 +36,7 @@ class HAService:
         self.not_available = 0  # puts so far that ended SLAVE_NOT_AVAILABLE
         self.refusals = 0  # of connections of slaves, so far
         self.fenced_by = 0
+        self._too_far = ""  # what was said last of epochs and is not believed
         self.broker = ""  # where clients reach this broker
         self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
         self.on_data: list[Callable[[], None]] = []  # called when there is more to send
@@ -137,9 +138,12 @@ class HAService:
 
     def _is_later(self, hello: Hello) -> bool:
         own, theirs = self.lineage, hello.lineage
-        return bool(own.pair) and theirs.pair == own.pair and theirs.newest > own.epoch
+        return bool(own.pair) and theirs.pair == own.pair and theirs.newest > own.epoch and not own.too_far(theirs)
 
     def judged(self, connection: HAConnection, hello: Hello) -> Verdict:
+        if far := self.lineage.too_far(hello.lineage):
+            self.epoch_refused(connection.address, far)
+            return Verdict(Stand.REFUSED, far)
         if self._is_later(hello) and self.role.is_master:
             self.fence(hello.lineage.newest)
         if not hello.slave:
@@ -154,6 +158,12 @@ class HAService:
         if self.is_serving or verdict.stand is Stand.REFUSED:
             return verdict
         return Verdict(Stand.REFUSED, "this broker is no master")  # nobody cuts anything back to its log
+
+    def epoch_refused(self, address: str, too_far: str) -> None:
+        """An alarm, once for each: a peer says an epoch that is not believed."""
+        if too_far != self._too_far:
+            self._too_far = too_far
+            self._note("ha_epoch_refused", "error", f"{address.rpartition(':')[0]}: {too_far}")
 
     def fence(self, epoch: int) -> None:
         """Somebody heard of a later epoch: nothing is acknowledged any more."""

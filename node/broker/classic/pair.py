@@ -23,7 +23,7 @@ from typing import Final
 from node.background import Background, reason_of
 from node.broker.classic.role_record import RoleRecord, read_role, write_role
 from node.config import Settings, split_address
-from node.ha.asking import NoMaster, ask
+from node.ha.asking import EpochTooFar, NoMaster, ask
 from node.ha.client import HAClient, Kept
 from node.ha.handshake import Hello, hello_of
 from node.ha.keeper import StoreKeeper
@@ -278,6 +278,8 @@ class Pair:
         said = await asyncio.gather(*(ask(one, own, proof) for one in self._peers), return_exceptions=True)
         found: list[tuple[str, Hello | NoMaster]] = []
         for (host, port), one in zip(self._peers, said, strict=True):
+            if isinstance(one, EpochTooFar):
+                self.service.epoch_refused(f"{host}:{port}", str(one))
             if isinstance(one, Hello | NoMaster):
                 found.append((f"{host}:{port}", one))
             else:

@@ -147,7 +147,11 @@ class Promotion:
             if stopping:
                 raise NotPromoted(found)
             pair = self._pair
-            heard = [said.lineage.newest for _at, said in await pair.masters() if isinstance(said, Hello)]
+            heard = [
+                said.lineage.newest
+                for _at, said in await pair.masters()
+                if isinstance(said, Hello) and said.lineage.pair == pair.lineage.pair
+            ]
 
             def agree(others: Others) -> None:
                 """What reached another slave until it heard of this promotion; one that did not hear may get more."""

@@ -90,7 +90,7 @@ FENCES = (
     _pair(
         "follows_an_old_master",
         "a slave that heard of a promotion is served by the master before it",
-        ignored(CLIENT + "_check_epoch", "said is not None and own.pair == said.pair and said.epoch < own.newest"),
+        ignored(CLIENT + "_check_age", "said is not None and own.pair == said.pair and said.epoch < own.newest"),
         Edit(HANDSHAKE + "judge", "theirs.newest > own.epoch", "False"),
         Edit(SERVICE + "_is_later", "theirs.newest > own.epoch", "False"),
         **STOPPED,

@@ -92,7 +92,7 @@ class Job:
         self._cancelled = threading.Event()
         self._session: Any = None
         self._counters: tuple[Any, Any, Any] | None = None
-        self._pins = AuditPins(spec.replicas, spec.from_index)
+        self._pins = AuditPins(spec.replicas, spec.from_index, ha=spec.ha)
         self._pinned_at_s: float | None = None  # when the pins were taken, or renewed
 
     # --- cancelling and watching --------------------------------------------------------------------------------
@@ -246,13 +246,17 @@ class Job:
 
     def _pair(self) -> dict[str, Any]:
         from app.audit.pair_audit import audit_pair, excused
-        from app.audit.pair_opening import opened
+        from app.audit.pair_opening import master_first, opened
         from app.audit.pair_result import result_of
 
         self.progress.mark("fencing", "running")
-        logs = opened(self.spec.replicas)
+        specs = master_first(self.spec.replicas)
+        logs = opened(specs)
         if all(one.problem for one in logs):
-            self.fail(USAGE, "usage", "; ".join(f"{one.id}: {one.problem}" for one in logs))
+            dead = (UNREACHABLE, "unreachable") if all(one.kind == "http" for one in specs) else (USAGE, "usage")
+            self.fail(*dead, "; ".join(f"{one.id}: {one.problem}" for one in logs))
+        self._pins.hold({one.source: one.begin for one in logs if one.version and not one.problem})
+        self._pinned_at_s = time.monotonic()
         self.progress.mark("fencing", "done")
         self._start_jvm()
         self.progress.mark("reading", "running")
@@ -261,12 +265,12 @@ class Job:
         def count(blocks: Any, rows: Any, size_bytes: Any) -> None:
             self._counters = (blocks, rows, size_bytes)
 
-        found = audit_pair(self._session, logs, count, lambda pieces: self.progress.totals(pieces, None))
+        found = audit_pair(self._session, specs, logs, count, lambda pieces: self.progress.totals(pieces, None))
         self._count()
         for step in ("reading", "comparing"):
             self.progress.mark(step, "done")
         return result_of(
-            logs, excused(found.facts, logs, opened(self.spec.replicas)) if found.facts else [], records=found.records,
+            logs, excused(found.facts, logs, opened(specs)) if found.facts else [], records=found.records,
             same_bytes=found.same_bytes, dropped=found.dropped, seconds=self.progress.elapsed_s,
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from app.audit.pair_compare import Compared, Fact, Seen, compare_file
 from app.audit.pair_logs import PairLog, reader_of
 from app.audit.pair_result import about_logs
+from app.audit.replicas import ReplicaSpec
 
 FACTS_PER_PIECE_MAX: Final = 2000
 ROW_SCHEMA: Final = "records long, bytes long, same long, found long, facts string"
@@ -49,7 +50,10 @@ def _files(log: PairLog) -> list[int]:
 
 
 def compare_task(
-    pieces: Sequence[Piece], logs: Sequence[dict[str, Any]], on_piece: Callable[[int, int], None]
+    pieces: Sequence[Piece],
+    specs: Sequence[dict[str, Any]],
+    logs: Sequence[dict[str, Any]],
+    on_piece: Callable[[int, int], None],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for mapInArrow over the pieces' numbers; `on_piece(records, bytes)` counts progress."""
 
@@ -57,10 +61,11 @@ def compare_task(
         import pyarrow as pa
 
         known = [PairLog.from_json(one) for one in logs]
+        named = [ReplicaSpec.from_json(one) for one in specs]
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 one = pieces[number]
-                found = compare_file([(known[at], reader_of(known[at])) for at in one.logs], one.start)
+                found = compare_file([(known[at], reader_of(known[at], named[at])) for at in one.logs], one.start)
                 on_piece(found.records, found.size_bytes)
                 yield _row(pa, found)
 
@@ -83,9 +88,13 @@ class Outcome:
 
 
 def audit_pair(
-    session: Any, logs: Sequence[PairLog], counters: Callable[[Any, Any, Any], None], total: Callable[[int], None]
+    session: Any,
+    specs: Sequence[ReplicaSpec],
+    logs: Sequence[PairLog],
+    counters: Callable[[Any, Any, Any], None],
+    total: Callable[[int], None],
 ) -> Outcome:
-    """All facts. `counters` gets Spark's accumulators, `total` the pieces."""
+    """All facts of logs, each read as its spec says. `counters` gets Spark's accumulators, `total` the pieces."""
     pieces = plan(logs)
     total(len(pieces))
     outcome = Outcome([])
@@ -99,7 +108,7 @@ def audit_pair(
         rows.add(records)
         size_bytes.add(read_bytes)
 
-    work = compare_task(pieces, [one.as_json() for one in logs], on_piece)
+    work = compare_task(pieces, [one.as_json() for one in specs], [one.as_json() for one in logs], on_piece)
     for row in session.range(0, len(pieces), 1, len(pieces)).mapInArrow(work, ROW_SCHEMA).collect():
         outcome.facts += [Fact.from_json(one) for one in json.loads(row["facts"])]
         outcome.records += row["records"]

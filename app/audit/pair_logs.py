@@ -1,6 +1,6 @@
 """The commit logs of a classic pair as an audit reads them: where each begins and ends, and its bytes by range.
 
-A log is a directory of RocketMQ's files, each named by its first offset.
+A log is a directory of RocketMQ's files, each named by its first offset, or a running broker's, over its control plane.
 
 Invariants: nothing is written; a `PairLog` travels to the workers as plain JSON; a file that cannot be read is said by
 `ReadFailed`, a file that is not there by `SegmentGone`.
@@ -9,14 +9,19 @@ Invariants: nothing is written; a `PairLog` travels to the workers as plain JSON
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from app.audit.segments import ReadFailed, SegmentGone
+from app.audit.replicas import REQUEST_BYTES_MAX, ControlError, ControlPlane, ReplicaSpec
+from app.audit.segments import LogChanged, ReadFailed, SegmentGone
 from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.local_recovery import file_name
+
+TRIES: Final = 3
+AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class PairLog:
     pair: str = ""
     epochs: tuple[tuple[int, int], ...] = ()
     problem: str | None = None
+    version: str | None = None  # of a broker's: another one after each cut and each start
 
     @property
     def is_empty(self) -> bool:
@@ -87,5 +93,45 @@ class DirectoryBytes:
         self.close()
 
 
-def reader_of(log: PairLog) -> Bytes:
-    return DirectoryBytes(log)
+class HttpBytes:
+    """A broker's files over its control plane, as they were when the audit began."""
+
+    def __init__(self, log: PairLog, spec: ReplicaSpec) -> None:
+        self._log, self._plane = log, ControlPlane(spec)
+
+    def read(self, offset: int, length: int) -> bytes:
+        found: list[bytes] = []
+        while length > 0:
+            asked = min(length, REQUEST_BYTES_MAX)
+            piece = self._piece(offset, asked)
+            found.append(piece)
+            if len(piece) < asked:
+                break
+            offset, length = offset + asked, length - asked
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def _piece(self, offset: int, length: int) -> bytes:
+        start = offset - offset % self._log.file_bytes
+        first = offset - start
+        headers = {"Range": f"bytes={first}-{first + length - 1}", "If-Match": f'"{self._log.version}"'}
+        for left in reversed(range(TRIES)):
+            try:
+                status, _, body = self._plane.get(f"/ha/log/{file_name(start)}", headers=headers)
+            except ControlError as error:
+                if error.status == 412 and left:  # a broker that did not answer for a moment has no version
+                    time.sleep(AGAIN_S)
+                    continue
+                if error.status == 412:
+                    text = f"{self._log.id}'s log was cut, or its broker restarted, while the audit read it"
+                    raise LogChanged(text) from None
+                if error.status == 416:
+                    return b""
+                if error.status in (404, 410):
+                    raise SegmentGone(str(error)) from None
+                raise
+            return body if status == 206 else body[first : first + length]
+        raise AssertionError("unreachable")
+
+
+def reader_of(log: PairLog, spec: ReplicaSpec) -> Bytes:
+    return HttpBytes(log, spec) if spec.kind == "http" else DirectoryBytes(log)

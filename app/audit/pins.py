@@ -27,7 +27,9 @@ TIMEOUT_S: Final = 2.0
 class AuditPins:
     """One per audit; used by one thread at a time."""
 
-    def __init__(self, specs: Sequence[ReplicaSpec], from_index: int | None) -> None:
+    def __init__(self, specs: Sequence[ReplicaSpec], from_index: int | None, *, ha: bool = False) -> None:
+        """`ha`: brokers in classic mode, whose places are offsets."""
+        self._path, self._name = ("/ha/pins", "from_offset") if ha else ("/pins", "from_index")
         self.owner = f"audit-{uuid.uuid4().hex[:8]}"
         self._specs = {one.public: one for one in specs}
         self._from_index = from_index or 0
@@ -35,14 +37,22 @@ class AuditPins:
 
     def take(self, fence: Fence) -> None:
         """On every replica of the fence that a control plane serves."""
-        for one in fence.readable:
-            if one.kind == "http" and not one.java and not one.empty:
-                self._held[one.source] = max(one.begin_index, min(self._from_index, one.end_index))
+        self.hold(
+            {
+                one.source: max(one.begin_index, min(self._from_index, one.end_index))
+                for one in fence.readable
+                if one.kind == "http" and not one.java and not one.empty
+            }
+        )
+
+    def hold(self, places: Mapping[str, int]) -> None:
+        """By source: the first place that is needed there."""
+        self._held.update(places)
         self.renew()
 
     def renew(self) -> None:
         """All of them, at once; who refuses is not asked again."""
-        body = {source: {"from_index": index, "for_s": PIN_S} for source, index in self._held.items()}
+        body = {source: {self._name: index, "for_s": PIN_S} for source, index in self._held.items()}
         self._everywhere("PUT", body)
 
     def release(self) -> None:
@@ -54,7 +64,7 @@ class AuditPins:
         def ask(source: str) -> None:
             plane = ControlPlane(self._specs[source], TIMEOUT_S)
             try:
-                plane.change(method, f"/pins/{self.owner}", body[source])
+                plane.change(method, f"{self._path}/{self.owner}", body[source])
             except (ControlError, ReadFailed) as error:
                 self._held.pop(source, None)
                 print(f"audit: no pin on {source}: {error}", file=sys.stderr)

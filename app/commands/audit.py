@@ -47,7 +47,10 @@ def audit(
         bool, typer.Option("--messages", help="RocketMQ stores: commit log, consume queues and index, with --store.")
     ] = False,
     ha: Annotated[
-        bool, typer.Option("--ha", help="A classic pair's commit logs: the first --store is the master's.")
+        bool,
+        typer.Option(
+            "--ha", help="A classic pair's commit logs: of running brokers, or the first --store is the master's."
+        ),
     ] = False,
     group: GroupOption = None,
     token_file: TokenFileOption = None,
@@ -69,8 +72,9 @@ def audit(
         raise Failure(Exit.USAGE, "--messages reads everything: it goes without --depth, --from and --to")
     if ha and messages:
         raise Failure(Exit.USAGE, "--ha compares commit logs, --messages reads queues and index: one of them")
-    if ha and (nodes or cluster or len(stores or ()) < 2):
-        raise Failure(Exit.USAGE, "--ha compares directories: --store of the master first, then --store of each slave")
+    if ha and cluster is None and len(nodes or ()) + len(stores or ()) < 2:
+        text = "--node URL of each broker, or --store of the master first, then --store of each slave"
+        raise Failure(Exit.USAGE, f"--ha compares the logs of two brokers or more: {text}")
     if ha and (depth is not None or from_index is not None or to_index is not None):
         raise Failure(Exit.USAGE, "--ha reads everything: it goes without --depth, --from and --to")
     from app.audit.command import AuditArgs, run

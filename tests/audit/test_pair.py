@@ -27,11 +27,12 @@ def specs(*roots: Path) -> list[ReplicaSpec]:
 
 def audited(*roots: Path, window_bytes: int = 8 << 20) -> dict[str, Any]:
     """What Spark does, in this process."""
-    logs = [PairLog.from_json(json.loads(json.dumps(one.as_json()))) for one in opened(specs(*roots))]
+    named = specs(*roots)
+    logs = [PairLog.from_json(json.loads(json.dumps(one.as_json()))) for one in opened(named)]
     facts: list[Fact] = []
     records = same = 0
     for one in plan(logs):
-        found = compare_file([(logs[at], reader_of(logs[at])) for at in one.logs], one.start, window_bytes)
+        found = compare_file([(logs[at], reader_of(logs[at], named[at])) for at in one.logs], one.start, window_bytes)
         facts += [Fact.from_json(json.loads(json.dumps(fact.as_json()))) for fact in found.facts]
         records += found.records
         same += found.same_bytes
@@ -111,10 +112,11 @@ def test_what_cannot_be_read_is_not_settled(tmp_path: Path) -> None:
 
 def test_a_log_that_was_cut_meanwhile_is_not_at_fault(tmp_path: Path) -> None:
     body_of_slave(tmp_path / "master", tmp_path / "slave", random.Random(3))
-    logs = opened(specs(tmp_path / "master", tmp_path / "slave"))
+    named = specs(tmp_path / "master", tmp_path / "slave")
+    logs = opened(named)
     facts = [
         fact for one in plan(logs)
-        for fact in compare_file([(logs[at], reader_of(logs[at])) for at in one.logs], one.start).facts
+        for fact in compare_file([(logs[at], reader_of(logs[at], named[at])) for at in one.logs], one.start).facts
     ]  # fmt: skip
     cut = [logs[0], PairLog.from_json({**logs[1].as_json(), "end": facts[0].begin})]
     result = result_of(logs, excused(facts, logs, cut), records=1, same_bytes=1, dropped=0, seconds=1.0)

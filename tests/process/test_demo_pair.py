@@ -65,8 +65,11 @@ def test_sends_run_and_both_slaves_have_what_the_master_has(tmp_path: Path) -> N
             demo.wait()
     assert re.search(r"[1-9][\d,]* messages were sent", out.read_text())
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
-    logs = opened([ReplicaSpec("directory", str(data / name), name) for name in ("m", "s1", "s2")])
-    found = [compare_file([(logs[at], reader_of(logs[at])) for at in one.logs], one.start) for one in plan(logs)]
+    specs = [ReplicaSpec("directory", str(data / name), name) for name in ("m", "s1", "s2")]
+    logs = opened(specs)
+    found = [
+        compare_file([(logs[at], reader_of(logs[at], specs[at])) for at in one.logs], one.start) for one in plan(logs)
+    ]
     facts = [fact for one in found for fact in one.facts]
     result = result_of(
         logs, facts, records=0, same_bytes=sum(one.same_bytes for one in found), dropped=0, seconds=0.0

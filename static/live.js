@@ -161,13 +161,34 @@ if (root) {
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
-// A page that htmx asks for again by itself (an operation, a pair, messages) has no stream. An error answer replaces
-// nothing, so it is said; a frozen server sends none for htmx's whole minute, so the watchdog says that, too.
+// A page without a stream: htmx asks for parts of it again by itself (an operation, a pair, messages), or nothing does
+// (a log, a trail), and then this asks whether the console still answers. An error answer replaces nothing, so it is
+// said; a frozen server sends none for htmx's whole minute, so the watchdog says that, too.
 document.addEventListener("htmx:response:error", () => showStale(true));
 document.addEventListener("htmx:error", () => showStale(true));
 const asksAgain = () => document.querySelector('[hx-trigger^="every"]') !== null;
-if (!root && asksAgain()) {
-  setInterval(() => { if (!document.hidden && unheard() && asksAgain()) showStale(true); }, WATCH_MS);
+
+async function ask() {
+  try {
+    const answer = await fetch("/healthz", { signal: AbortSignal.timeout(SILENT_MS), cache: "no-store" });
+    if (answer.ok) heard();
+  } catch {
+    // The watchdog says it.
+  }
+}
+
+if (!root) {
+  let silent = false;
+  setInterval(() => {
+    if (document.hidden) return;
+    if (unheard() !== silent) {
+      silent = !silent;
+      if (silent || !asksAgain()) showStale(silent); // parts that are asked for again say themselves when they are new
+    }
+    if (asksAgain() || performance.now() - polledAt < POLL_MS) return;
+    polledAt = performance.now();
+    ask();
+  }, WATCH_MS);
   // Timers of a hidden tab come late: what was not asked for meanwhile is no silence.
   document.addEventListener("visibilitychange", () => { heardAt = performance.now(); });
 }

@@ -123,14 +123,19 @@ def test_a_frozen_console_marks_the_page_stale_and_thaws(visit: Visit, console: 
 
 
 def test_the_banner_comes_within_five_seconds_of_the_last_word(visit: Visit, console: Console) -> None:
-    """By the page's own clock, which the test turns on."""
-    page = visit().page
-    page.clock.install()
-    page.goto(GROUP)
-    expect(page.locator("#lane-n0 .badge.leader")).to_be_visible()
+    """By the pages' own clock, which the test turns on: one that follows the group, one that follows nothing."""
+    visitor = visit()
+    live, still = visitor.page, visitor.tab()
+    live.clock.install()  # of both: of their context
+    live.goto(GROUP)
+    still.goto(f"{GROUP}/log")
+    expect(live.locator("#lane-n0 .badge.leader")).to_be_visible()
+    expect(still.locator("#stale")).to_be_hidden()
     with console.frozen():
-        page.clock.run_for(5000)
-        assert page.locator("#stale").is_visible()
+        live.clock.run_for(5000)
+        assert live.locator("#stale").is_visible() and still.locator("#stale").is_visible()
+    live.clock.resume()
+    expect(still.locator("#stale")).to_be_hidden()
 
 
 def test_a_console_that_beats_but_looks_no_more_is_stale_too(

@@ -38,7 +38,7 @@ WORK: Final = "tmp"  # where one is saved
 INSTALL_WORK: Final = "install_tmp"  # where one from another member is put together
 KEPT: Final = 3  # DLedger's maxSnapshotReservedNum
 PIECE_BYTES: Final = 1024 * 1024
-SYNC_BYTES: Final = 1024 * 1024  # synced as it grows: others' syncs never wait for all of it
+OUT_BYTES: Final = 1024 * 1024  # written out as it grows: others' syncs never wait for all of it
 META_BYTES_MAX: Final = 64 * 1024
 _NAME: Final = re.compile(r"snapshot_(\d{1,19})")
 
@@ -88,7 +88,7 @@ class SnapshotWriter:
             raise wrap(error, f"creating {self._work / DATA}") from error
         self.data_bytes = 0
         self.data_crc = 0
-        self._synced_bytes = 0
+        self._out_bytes = 0
         self._open = True
 
     def write(self, piece: bytes | memoryview) -> int:
@@ -96,9 +96,8 @@ class SnapshotWriter:
         write_all(self._fd, piece, self.data_bytes, f"writing {self._work / DATA}", self._platform)
         self.data_bytes += len(piece)
         self.data_crc = crc32(piece, self.data_crc)
-        if self.data_bytes - self._synced_bytes > SYNC_BYTES:
-            self._sync()
-            self._synced_bytes = self.data_bytes
+        if self.data_bytes - self._out_bytes > OUT_BYTES:
+            self._write_out()
         return len(piece)
 
     def commit(self, meta: SnapshotMeta) -> Snapshot:
@@ -121,6 +120,14 @@ class SnapshotWriter:
             raise wrap(error, f"renaming {self._work}") from error
         sync_directory(folder, platform)
         return Snapshot(path, whole)
+
+    def _write_out(self) -> None:
+        """Not a sync: each would make the log's own wait for a commit of the file system's journal."""
+        begin, self._out_bytes = self._out_bytes, self.data_bytes
+        try:
+            self._platform.write_out(self._fd, begin, self.data_bytes - begin)
+        except OSError as error:
+            raise wrap(error, f"writing {self._work / DATA}") from error
 
     def _sync(self) -> None:
         try:

@@ -32,9 +32,9 @@ from node.store.errors import StoreError
 
 ERROR_BYTES_MAX: Final = 1000
 STEPS_SHARE: Final = 3  # one part in so many of the time is for making pieces
-DISK_SHARE: Final = 4  # one part in so many of the time is for writing and syncing it
+DISK_SHARE: Final = 4  # one part in so many of the time is for writing it
 REST_S_MAX: Final = 2.0
-BYTES_PER_S: Final = 64 * 1024 * 1024  # as a peer that catches up gets: the disk is everybody's
+BYTES_PER_S: Final = 32 * 1024 * 1024  # so that the log's syncs take as long as ever: the disk is everybody's
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # made, and not written yet
 LOOK_AGAIN_S: Final = 0.005  # while that much is ahead
 
@@ -126,10 +126,11 @@ def _saved(save: Callable[[Write], None], meta: snapshots.SnapshotMeta, director
 
 
 def _write_gently(write: Write, piece: bytes) -> None:
-    """Syncs are in it now and then. While it rests, the disk is the log's."""
+    """Now and then it waits for the disk. While it rests, the disk is the log's."""
     began_s = time.monotonic()
     write(piece)
-    time.sleep(min((DISK_SHARE - 1) * (time.monotonic() - began_s), REST_S_MAX))
+    rest_s = max((DISK_SHARE - 1) * (time.monotonic() - began_s), len(piece) / BYTES_PER_S)
+    time.sleep(min(rest_s, REST_S_MAX))
 
 
 class _Abandoned(Exception):

@@ -55,6 +55,9 @@ class HeldFiles(OsPlatform):
 
     fsync = fdatasync  # type: ignore[assignment]
 
+    def write_out(self, fd: int, offset: int, length: int) -> None:  # type: ignore[override]
+        assert fd in self._open
+
     def ftruncate(self, fd: int, length: int) -> None:  # type: ignore[override]
         content = self._open[fd]
         del content[length:]

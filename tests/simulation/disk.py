@@ -217,6 +217,10 @@ class SimulatedPlatform:
 
     fsync = fdatasync
 
+    def write_out(self, fd: int, offset: int, length: int) -> None:
+        """Promises nothing: what is not synced may be lost."""
+        self._opened(fd)
+
     def ftruncate(self, fd: int, length: int) -> None:
         file, path = self._opened(fd)
         last = self._enter("ftruncate", path, length)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import os
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from node.snapshots import directory as snapshots
 from node.snapshots.directory import SnapshotMeta, SnapshotWriter
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused
+from node.store.files import write_out
 from node.store.files.platform import OsPlatform
 
 
@@ -116,10 +122,17 @@ class Calls(OsPlatform):
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.breaks = False
 
     def fsync(self, fd: int) -> None:  # type: ignore[override]
         self.calls.append("fsync")
         os.fsync(fd)
+
+    def write_out(self, fd: int, offset: int, length: int) -> None:  # type: ignore[override]
+        self.calls.append(f"{offset} to {offset + length} written out")
+        if self.breaks:
+            raise OSError(errno.EIO, "Input/output error")
+        super().write_out(fd, offset, length)
 
     def sync_directory(self, path: Path) -> None:
         self.calls.append(f"names in {path.name}")
@@ -139,3 +152,59 @@ def test_it_gets_its_name_when_all_of_it_is_durable(tmp_path: Path) -> None:
     assert platform.calls == [
         "fsync", "fsync", "fsync", "names in tmp", "tmp becomes snapshot_5", "names in snapshot",
     ]  # fmt: skip
+
+
+def test_a_long_one_is_written_out_as_it_grows_and_synced_once(tmp_path: Path) -> None:
+    platform = Calls()
+    writer = SnapshotWriter(tmp_path, platform)
+    platform.calls.clear()
+    piece = bytes(snapshots.OUT_BYTES // 2 + 1)
+    for _ in range(5):
+        writer.write(piece)
+    ends = [0, 2 * len(piece), 4 * len(piece)]
+    assert platform.calls == [f"{begin} to {end} written out" for begin, end in pairwise(ends)]
+    kept = writer.commit(SnapshotMeta(5, 1))
+    assert platform.calls[2] == "fsync" and kept.meta.data_bytes == 5 * len(piece)
+    snapshots.verify(kept)
+
+
+def test_what_could_not_be_written_out_is_no_snapshot(tmp_path: Path) -> None:
+    platform = Calls()
+    writer = SnapshotWriter(tmp_path, platform)
+    platform.breaks = True
+    with pytest.raises(StoreError, match="Input/output error"):
+        writer.write(bytes(snapshots.OUT_BYTES + 1))
+    writer.abandon()
+    assert snapshots.snapshots_in(tmp_path) == []
+
+
+def refusing(code: int) -> Callable[..., int]:
+    def call(*_: int) -> int:
+        ctypes.set_errno(code)
+        return -1
+
+    return call
+
+
+def test_where_the_system_cannot_write_a_range_out_the_file_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(write_out, "os", SimpleNamespace(fsync=synced.append, strerror=os.strerror))
+    with (tmp_path / "file").open("wb") as file:
+        for call in (None, refusing(errno.ENOSYS)):
+            monkeypatch.setattr(write_out, "_CALL", call)
+            write_out.write_out(file.fileno(), 0, 1)
+        assert synced == [file.fileno()] * 2
+        monkeypatch.setattr(write_out, "_CALL", refusing(errno.EIO))
+        with pytest.raises(OSError, match="Input/output error"):
+            write_out.write_out(file.fileno(), 0, 1)
+    assert len(synced) == 2
+
+
+def test_a_range_of_a_file_is_written_out(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        file.write(bytes(10_000))
+        write_out.write_out(file.fileno(), 0, 10_000)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            write_out.write_out(-1, 0, 10_000)

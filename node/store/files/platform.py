@@ -3,8 +3,8 @@
 Everything that the store does to the world goes through a `Platform`; `OS` is the real one, the simulator brings its
 own with a page cache that can be lost. Calls are named as in `os` and raise OSError as those do.
 
-Invariants: nothing in `node/store` besides this file (and `space_release.py`, for it) calls into `os`, reads a clock or
-makes identities; a `Platform` keeps no state about the store's files.
+Invariants: nothing in `node/store` besides this file (and `space_release.py` and `write_out.py`, for it) calls into
+`os`, reads a clock or makes identities; a `Platform` keeps no state about the store's files.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from node.store.files.space_release import SpaceRelease
+from node.store.files.write_out import write_out
 
 FILE = "file"
 LINK = "symbolic link"
@@ -57,6 +58,10 @@ class Platform(Protocol):
         ...
 
     def fsync(self, fd: int) -> None: ...
+
+    def write_out(self, fd: int, offset: int, length: int) -> None:
+        """This range is on its way out of memory on return, which promises nothing: a sync has to follow."""
+        ...
 
     def ftruncate(self, fd: int, length: int) -> None: ...
 
@@ -183,6 +188,7 @@ class OsPlatform:
     pwrite = staticmethod(os.pwrite)
     fdatasync = staticmethod(os.fdatasync)
     fsync = staticmethod(os.fsync)
+    write_out = staticmethod(write_out)
     ftruncate = staticmethod(os.ftruncate)
     posix_fallocate = staticmethod(os.posix_fallocate)
 

@@ -140,6 +140,9 @@ class DryRun:
     def fsync(self, fd: int) -> None:
         """Nothing of this is meant to last."""
 
+    def write_out(self, fd: int, offset: int, length: int) -> None:
+        """Nothing of this is meant to last."""
+
     def ftruncate(self, fd: int, length: int) -> None:
         file = self._opened[fd].file
         file.length = length

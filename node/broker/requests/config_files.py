@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from node.broker.requests.context import Context
-from node.rocketmq.bodies import delay_offsets_answer, groups_answer, offsets_answer, topics_answer
+from node.broker.requests.groups import offsets_of
+from node.rocketmq.bodies import delay_offsets_answer, groups_answer, topics_answer
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
@@ -21,7 +24,7 @@ DELAYS: Final = "delayOffset.json"
 
 
 class ConfigFiles:
-    """`due` on the loop and `write` off it, now and then."""
+    """`save` now and then, `due` and `write` at the end."""
 
     def __init__(self, data: Path, context: Context) -> None:
         self._folder, self._context = data / "config", context
@@ -29,26 +32,33 @@ class ConfigFiles:
         self._saving = asyncio.Lock()
 
     async def save(self) -> None:
-        """What is due now; on the loop, the files are written off it. Raises OSError."""
+        """What is due now, made and written off the loop. Raises OSError."""
         async with self._saving:
-            due = self.due()
-            if due:
-                await asyncio.to_thread(self.write, due)
+            now = self._now()
+            await asyncio.to_thread(lambda: self.write(self._not_written(now())))
 
     def due(self) -> dict[str, bytes]:
-        """What is not in its file as it is now. On the loop: the tables do not change meanwhile."""
+        """What is not in its file as it is now."""
+        return self._not_written(self._now()())
+
+    def _now(self) -> Callable[[], dict[str, bytes]]:
+        """On the loop: the tables as they are now. What it gives makes the files of them, anywhere."""
         topics, groups = self._context.topics, self._context.groups
-        now = {
-            TOPICS: topics_answer(topics.version, topics.topics.values()),
-            GROUPS: groups_answer(groups.version, groups.groups.values()),
-            OFFSETS: offsets_answer(self._context.offsets.as_said()),
-            DELAYS: delay_offsets_answer(self._context.delay_offsets()),
-        }
-        return {name: data for name, data in now.items() if self._written.get(name) != data}
+        topics_made = partial(topics_answer, topics.version, list(topics.topics.values()))
+        groups_made = partial(groups_answer, groups.version, list(groups.groups.values()))
+        offsets, delays = self._context.offsets.items(), dict(self._context.delay_offsets())
+        return lambda: {
+            TOPICS: topics_made(), GROUPS: groups_made(), OFFSETS: offsets_of(offsets),
+            DELAYS: delay_offsets_answer(delays),
+        }  # fmt: skip
+
+    def _not_written(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        return {name: data for name, data in files.items() if self._written.get(name) != data}
 
     def write(self, files: dict[str, bytes]) -> None:
         """Raises OSError: then it is due again."""
-        self._folder.mkdir(exist_ok=True)
+        if files:
+            self._folder.mkdir(exist_ok=True)
         for name, data in files.items():
             path, fresh = self._folder / name, self._folder / f"{name}.tmp"
             with fresh.open("wb") as file:

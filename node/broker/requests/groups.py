@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from node.rocketmq.bodies import NAME_CHARS_MAX, DataVersion, GroupConfig
+from node.rocketmq.bodies import NAME_CHARS_MAX, DataVersion, GroupConfig, offsets_answer
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Refusal
 
@@ -22,6 +22,9 @@ _SYSTEM: Final = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )  # fmt: skip
+
+
+OffsetItems = list[tuple[tuple[str, str], dict[int, int]]]  # by topic and group, then by queue
 
 
 class GroupTable:
@@ -133,6 +136,21 @@ class ConsumerOffsets:
         self._table.clear()
         self._count = 0
 
+    @property
+    def count(self) -> int:
+        """Of queues, of all groups."""
+        return self._count
+
+    def items(self) -> OffsetItems:
+        """By topic and group, all that there are now; what is in the queues changes on."""
+        return list(self._table.items())
+
     def as_said(self) -> dict[str, Mapping[int, int]]:
         """By `topic@group`, as Java has it."""
         return {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
+
+
+def offsets_of(items: OffsetItems) -> bytes:
+    """As Java has them, by `topic@group`. Also beside the loop, which goes on to change what is in the queues: each
+    group's are copied in one step of the interpreter, so they are as they were at one moment since they were taken."""
+    return offsets_answer({f"{topic}@{group}": queues.copy() for (topic, group), queues in items})

@@ -7,12 +7,14 @@ enough to be here; sends, pulls and lookups have files of their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from node.background import Background
 from node.broker.requests.context import Changes, Context
+from node.broker.requests.groups import offsets_of
 from node.broker.requests.lookups import Lookups
 from node.broker.requests.pulls import TAG, Pulls
 from node.broker.requests.sends import Sends
@@ -23,7 +25,6 @@ from node.rocketmq.bodies import (
     delay_offsets_answer,
     groups_answer,
     lock_answer,
-    offsets_answer,
     read_heartbeat,
     read_lock_request,
     topics_answer,
@@ -33,6 +34,7 @@ from node.rocketmq.dispatch import Call, Handler, Peer, Refusal, Reply
 from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import CreateTopicRequest, DeleteTopicRequest, GroupRequest, UnregisterClientRequest
 from node.rocketmq.java_json import dump, load, object_in, text_in
+from node.rocketmq.whole_tables import WholeTable
 
 KEPT_WITHIN_S: Final = 2.5  # RocketMQ's clients wait 3 s
 
@@ -80,10 +82,10 @@ class BrokerRequests:
             Request.UNLOCK_BATCH_MQ: as_master(self._unlock),
             Request.UPDATE_AND_CREATE_TOPIC: as_master(self._create_topic),
             Request.DELETE_TOPIC_IN_BROKER: as_master(self._delete_topic),
-            Request.GET_ALL_TOPIC_CONFIG: self._all_topics,
-            Request.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            Request.GET_ALL_TOPIC_CONFIG: self._all_topics(),
+            Request.GET_ALL_CONSUMER_OFFSET: self._all_offsets(),
             Request.GET_ALL_DELAY_OFFSET: self._delay_offsets,
-            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups(),
         }
 
     def _kept_first(self, handler: Handler) -> Handler:
@@ -204,19 +206,28 @@ class BrokerRequests:
             return refusal.reply._replace(fields=None)
         return Reply()
 
-    def _all_topics(self, call: Call) -> Reply:
+    def _all_topics(self) -> Handler:
         topics = self.context.topics
-        return Reply(fields={}, body=topics_answer(topics.version, topics.topics.values()))
 
-    def _all_offsets(self, call: Call) -> Reply:
-        return Reply(body=offsets_answer(self.context.offsets.as_said()))
+        def take() -> Callable[[], bytes]:
+            return partial(topics_answer, topics.version, list(topics.topics.values()))
+
+        return WholeTable(lambda: len(topics.topics), take, {}).handle
+
+    def _all_offsets(self) -> Handler:
+        offsets = self.context.offsets
+        return WholeTable(lambda: offsets.count, lambda: partial(offsets_of, offsets.items())).handle
 
     def _delay_offsets(self, call: Call) -> Reply:
         return Reply(body=delay_offsets_answer(self.context.delay_offsets()))
 
-    def _all_groups(self, call: Call) -> Reply:
+    def _all_groups(self) -> Handler:
         groups = self.context.groups
-        return Reply(body=groups_answer(groups.version, groups.groups.values()))
+
+        def take() -> Callable[[], bytes]:
+            return partial(groups_answer, groups.version, list(groups.groups.values()))
+
+        return WholeTable(lambda: len(groups.groups), take).handle
 
 
 async def _answer_when_kept(call: Call, reply: Reply, changes: Changes) -> None:

@@ -26,6 +26,7 @@ from node.message_store.index_file import (
     IndexHead,
     decode_head,
     encode_head,
+    file_bytes,
 )
 from node.message_store.message_store import INDEX
 from node.message_store.read_files import OS, Files
@@ -55,7 +56,7 @@ class IndexWriter:
         self._folder = root / INDEX
         self._slot_count, self._capacity = slots, entries
         self._begin = HEAD_BYTES + slots * SLOT_BYTES
-        self._file_bytes = self._begin + entries * ENTRY_BYTES
+        self._file_bytes = file_bytes(slots, entries)
         self._disk, self._files = disk, files
         self._mark = IndexMark()
         self._slots: npt.NDArray[Any] | None = None

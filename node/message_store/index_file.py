@@ -100,6 +100,11 @@ class IndexFile:
             number = previous
 
 
+def file_bytes(slots: int, entries: int) -> int:
+    """The length of a file with so many slots, and room for so many entries (maxHashSlotNum, maxIndexNum)."""
+    return HEAD_BYTES + slots * SLOT_BYTES + entries * ENTRY_BYTES
+
+
 def slots_of(size_bytes: int) -> int:
     """How many slots a file of this length has where each has room for four entries, as by RocketMQ's defaults.
 

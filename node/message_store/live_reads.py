@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from node.message_store.commit_log import CommitLog, FileCommitLog, JoinedCommitLog
 from node.message_store.consume_queue import ConsumeQueue, PullStatus
+from node.message_store.dispatch import Dispatcher
 from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import tags_code
 from node.message_store.message_store import QUERY_MAX, MessageStore
@@ -46,6 +47,9 @@ class Dispatched(Protocol):
     def queue_end(self, queue: tuple[str, int]) -> int: ...
     @property
     def end_position(self) -> int: ...
+    @property
+    def dispatcher(self) -> Dispatcher | None:
+        """None: nothing is dispatched yet."""
 
 
 @value_class(slots=True, frozen=True)
@@ -241,16 +245,23 @@ class LiveReads:
         found: list[BytesLike] = []
         if not self.end_offset():  # nor need there be a log yet
             return found
-        for offset in self.store.query(topic, key, limit, begin_ms, end_ms):
+        for offset in self._indexed().query(topic, key, limit, begin_ms, end_ms):
             try:
                 found.append(self.message_at(offset))
             except MessageStoreError:
                 continue  # expired
         return found
 
+    def _indexed(self) -> MessageStore:
+        """The store, with the sizes by which its index is written: a file of few entries does not show its slots."""
+        dispatcher = self._dispatched.dispatcher
+        if dispatcher is not None:
+            self.store.index_sizes = (dispatcher.sizes.index_slots, dispatcher.sizes.index_entries)
+        return self.store
+
     def index_end(self) -> tuple[int, int]:
         """Time and place of the last message that has a key in the index; zeros where none has."""
-        for _name, file in self.store.index_files(newest_first=True):
+        for _name, file in self._indexed().index_files(newest_first=True):
             return file.head.end_timestamp_ms, file.head.end_offset
         return 0, 0
 

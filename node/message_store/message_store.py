@@ -25,7 +25,7 @@ from node.message_store.commit_log import (
 )
 from node.message_store.consume_queue import ConsumeQueue
 from node.message_store.errors import MessageFormatError, MessageStoreError
-from node.message_store.index_file import IndexFile, slots_shown_by
+from node.message_store.index_file import IndexFile, file_bytes, slots_shown_by
 from node.message_store.java_text import key_hash
 from node.message_store.read_files import OS, OWNER_FILE, Files
 from node.message_store.record import parse_message_id
@@ -87,6 +87,7 @@ class MessageStore:
     def __init__(self, root: Path, files: Files = OS) -> None:
         self.root = root
         self.files = files
+        self.index_sizes: tuple[int, int] | None = None  # slots and entries of a file, where its writer is known
         kind = kind_of(root, files)
         if kind is None:
             if files.is_folder(root / CONSUME_QUEUE):
@@ -220,6 +221,8 @@ class MessageStore:
         if size > _INDEX_BYTES_MAX:
             raise MessageFormatError(f"an index file of {size} bytes, {_INDEX_BYTES_MAX} at most")
         data = self.files.mapped(path)
+        if self.index_sizes is not None and len(data) == file_bytes(*self.index_sizes):
+            return IndexFile(data, self.index_sizes[0])
         return IndexFile(data, slots_shown_by(data))
 
     def index_files(self, *, newest_first: bool = False) -> Iterator[tuple[str, IndexFile]]:

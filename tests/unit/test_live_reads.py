@@ -10,9 +10,11 @@ import pytest
 
 from node.message_store import live_reads
 from node.message_store.consume_queue import PullStatus
+from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.live_reads import LiveReads, store_time_of
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import decode_record
+from tests.unit import message_broker
 from tests.unit.message_broker import Broker
 
 ALL_IN_MEMORY = 1 << 40
@@ -26,9 +28,12 @@ def store_of(root: Path, count: int = 40) -> Broker:
     return broker
 
 
-def reads_of(broker: Broker, memory_bytes: int = ALL_IN_MEMORY) -> LiveReads:
+def reads_of(broker: Broker, memory_bytes: int = ALL_IN_MEMORY, sizes: DerivedSizes | None = None) -> LiveReads:
     ends: Mapping[tuple[str, int], int] = broker.next_offsets
-    dispatched = SimpleNamespace(queue_end=lambda queue: ends.get(queue, 0), end_position=broker.end)
+    dispatched = SimpleNamespace(
+        queue_end=lambda queue: ends.get(queue, 0), end_position=broker.end,
+        dispatcher=None if sizes is None else SimpleNamespace(sizes=sizes),
+    )  # fmt: skip
     return LiveReads(broker.root, dispatched, RecentEntries(), memory_bytes)
 
 
@@ -123,8 +128,30 @@ def test_times_are_searched_in_the_queue(tmp_path: Path) -> None:
 
 def test_a_log_of_which_nothing_is_dispatched_need_not_be_there_yet(tmp_path: Path) -> None:
     """A broker is asked as soon as it listens; its engine makes the first file with the first entry."""
-    dispatched = SimpleNamespace(queue_end=lambda _queue: 0, end_position=0)
+    dispatched = SimpleNamespace(queue_end=lambda _queue: 0, end_position=0, dispatcher=None)
     reads = LiveReads(tmp_path, dispatched, RecentEntries(), ALL_IN_MEMORY)
     assert (reads.min_offset("TopicTest", 0), reads.query("TopicTest", "key")) == (0, [])
     assert reads.get("TopicTest", 0, 0).status is PullStatus.NO_MESSAGE_IN_QUEUE
     assert (reads.stored_at_ms("TopicTest", 0, 0), reads.offset_at("TopicTest", 0, 1)) == (-1, 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_an_index_of_any_number_of_slots_is_read_by_what_its_writer_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The number is nowhere in the file, and this one (maxHashSlotNum 33) is none that could be guessed."""
+    monkeypatch.setattr(message_broker, "SLOTS", 33)
+    broker = Broker(tmp_path, ledger=True)
+    for number in range(count):
+        broker.put(body=b"%d" % number, keys=f"k{number}")
+    broker.write()
+    written = DerivedSizes(index_slots=33, index_entries=message_broker.INDEX_ENTRIES)
+    reads = reads_of(broker, sizes=written)
+    for number in range(count):
+        assert [decode_record(one).body for one in reads.query("TopicTest", f"k{number}")] == [b"%d" % number]
+    assert reads.index_end()[1] == broker.places[-1]
+    assert reads_of(broker).query("TopicTest", "k0") == []  # nobody said it
+    monkeypatch.setattr(message_broker, "SLOTS", 50)  # a file from before the writer had these sizes shows its own
+    broker.write_index()
+    again = reads_of(broker, sizes=written).query("TopicTest", f"k{count - 1}")
+    assert [decode_record(one).body for one in again] == [b"%d" % (count - 1)]

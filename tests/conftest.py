@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -48,6 +49,11 @@ VECTORS = Path(__file__).resolve().parents[2] / "shared" / "vectors"
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(timeouts.__name__):
         config.pluginmanager.register(timeouts, timeouts.__name__)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays to the end: each full collection would look at all of it again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -39,6 +40,18 @@ class CannotListen(RuntimeError):
 
 class BoundedH11(Places, H11Protocol):
     """Slower than the C parser that is installed too, and strict."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Also while a request is answered: what is still sent of that answer goes nowhere, and behind its first byte
+        there is no other one. uvicorn raises then, here or in the application: an error in the log for each stranger
+        who sends such bytes."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,5 +1,5 @@
-"""The alert rules on series that were recorded from real breaks of the demo (tests/process/record_breaks.py): each rule
-fires in its breaks, and is silent in all others and before each of them."""
+"""The alert rules on series that were recorded from real breaks of the demo (tests/process/record_breaks.py, of a pair
+record_pair_breaks.py): each rule fires in its breaks, and is silent in all others and before each of them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ FIRES = {
     "console stopped": {"ConsoleDown"},
     "database locked": {"ConsoleCannotWrite", "CriticalProblem"},
     "two nodes gone": {"NodeDown", "NoLeader", "CriticalProblem"},
+    "pair: quiet": set(),
+    "pair: slave stopped": {"PairBrokerSilent", "PairSlaveBehind"},
+    "pair: both slaves stopped": {"PairBrokerSilent", "PairSlaveBehind", "PairSendsNotOnSlaves", "PairProblem"},
+    "pair: master killed": {"NodeDown", "PairNoMaster", "PairSlaveNotServed", "PairProblem"},
+    "pair: slave forked": {"PairSlaveNotServed", "PairSlaveDiverged", "PairProblem"},
 }
 needs_promtool = pytest.mark.skipif(find_promtool() is None, reason="NOT RUN: no promtool on this machine")
 
@@ -94,8 +99,10 @@ def test_a_break_fires_its_rules_and_no_others(broken: str, tmp_path: Path) -> N
 
 def metrics_of_the_code() -> set[str]:
     """Names that nodes and console give, as far as they are written out there."""
-    text = "".join((ROOT / path).read_text() for path in ("node/control/metrics.py", "app/console/metrics.py"))
+    files = ("node/control/metrics.py", "node/control/ha_metrics.py", "app/console/metrics.py")
+    text = "".join((ROOT / path).read_text() for path in files)
     found = set(re.findall(r"quorumscope_[a-z_]+", text))
+    found |= {f"quorumscope_ha_slave_{name}" for name in re.findall(r'name\("([a-z_]+)"\)', text)}
     found |= {f"{PREFIX}_{name}" for name in re.findall(r'family\(\s*"([a-z_]+)"', text)}
     for gauges, prefix in re.findall(r'(\w+_GAUGES):\n.*?f"(quorumscope_[a-z_]*)\{name\}"', text, re.DOTALL):
         names = re.search(rf"{gauges}: Final = \((.*?)\)", text, re.DOTALL)

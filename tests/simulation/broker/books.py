@@ -7,12 +7,15 @@ brokers' own dispatch is held against it. `LaneBook` knows over which lane each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from node.broker.open_puts import as_sent
 from node.broker.requests.topics import HALF_TOPIC, OP_TOPIC
+from node.broker.transaction_records import TRAN_MSG
+from node.message_store.broker_tables import DELAY_OFFSETS
 from node.message_store.broker_tables import TOPICS as TOPIC_TABLE
 from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.properties import DELAY, REAL_TOPIC
@@ -72,6 +75,18 @@ class LaneBook:
         self.lanes: dict[tuple[int, int], OpenedLane] = {}
         self._sent: dict[bytes, OpenedLane] = {}
         self._highest: OpenedLane | None = None
+        self._changes: Counter[bytes] = Counter()  # asked for, and not in the log
+
+    def asked(self, contents: Iterable[bytes]) -> None:
+        """A broker asked for changes of metadata."""
+        self._changes.update(contents)
+
+    def changed(self, index: int, content: bytes) -> None:
+        """One is committed. Raises Violation."""
+        self._changes[content] -= 1
+        if self._changes[content] < 0:
+            text = f"entry {index} changes metadata once more than was asked for: {content[:200]!r}"
+            raise Violation("changed_once", text)
 
     def opened(self, owner: str, lane: Lane) -> None:
         found = OpenedLane(owner, lane.term, lane.number, lane.end_index)
@@ -114,6 +129,7 @@ class Book(Observer):
         self.turned_away: set[bytes] = set()  # words that a producer was told are not stored
         self.rolled_back: set[bytes] = set()  # what producers were told so of
         self.wall_is_true = True
+        self.kept_from = 0  # what lies before that place has expired at some member
         self._world: BrokerWorld | None = None
 
     def started(self, world: Any) -> None:
@@ -128,6 +144,7 @@ class Book(Observer):
             self._take(self.index + 1, held)
             self.index += 1
         for one in world.brokers:
+            self.kept_from = max(self.kept_from, one.machine.log_begin)
             broker = one.broker
             if broker is not None and broker.log.dispatched_index > self.index:
                 text = f"{one.id} has dispatched entry {broker.log.dispatched_index}, {self.index} is committed"
@@ -145,7 +162,8 @@ class Book(Observer):
         self.last_ms = record.store_timestamp_ms
         lane = self.lanes.committed(index, held.term, raw)
         if record.topic == TOPICS[Channel.METADATA]:
-            self._change(decode_metadata(record.body))
+            self.lanes.changed(index, record.body)
+            self._change(index, decode_metadata(record.body))
         if is_reserved(record.topic):
             return
         if record.physical_offset != place or record.body_crc != body_crc_of(record.body):
@@ -164,8 +182,13 @@ class Book(Observer):
         self.by_place[place] = message
         self.by_word.setdefault(record.body, []).append(message)
 
-    def _change(self, change: Tables) -> None:
+    def _change(self, index: int, change: Tables) -> None:
         apply_metadata(self.tables, change)
+        for level, offset in change.get(DELAY_OFFSETS, {}).items():
+            for message in self.queues.get((SCHEDULE_TOPIC, int(level) - 1), [])[:offset]:
+                if not self._is_delivered(message):
+                    text = f"entry {index} says level {level} is delivered up to {offset}, entry {message.index} is not"
+                    raise Violation("delivered_before_its_offset", text)
         for topic, value in change.get(TOPIC_TABLE, {}).items():
             if value is None:
                 for queue in [one for one in self.queues if one[0] == topic]:
@@ -175,6 +198,9 @@ class Book(Observer):
     def _judge(self, message: Message) -> None:
         record = message.record
         before = self.by_word.get(record.body, [])
+        if record.topic not in SYSTEM and record.properties.get(TRAN_MSG) == "true" and not self._kind(record):
+            text = f"entry {message.index} shows {record.body[:24]!r} of a transaction, which nothing has committed"
+            raise Violation("half_is_not_visible", text)
         if record.topic in SYSTEM or not before:
             if record.topic not in SYSTEM and (DELAY in record.properties or self._kind(record)):
                 text = f"entry {message.index} ends what waited for it, and nothing did: {record.body[:24]!r}"
@@ -199,11 +225,19 @@ class Book(Observer):
         """Whether it ends a transaction."""
         return record.sys_flag & TRANSACTION_BITS == TransactionType.COMMIT
 
+    def _is_delivered(self, message: Message) -> bool:
+        """Or never will be: it has expired."""
+        real = message.record.properties.get(REAL_TOPIC)
+        return message.place < self.kept_from or any(
+            one.record.topic == real for one in self.by_word[message.record.body]
+        )
+
     # --- at the end -------------------------------------------------------------------------------------------------
     def healed(self, world: Any) -> None:
         for message in [one for queue in (SCHEDULE_TOPIC, HALF_TOPIC) for one in self._of(queue)]:
-            word, real = message.record.body, message.record.properties.get(REAL_TOPIC)
-            stored = any(one.record.topic == real for one in self.by_word[word])
+            if message.place < self.kept_from:
+                continue
+            word, stored = message.record.body, self._is_delivered(message)
             if message.record.topic == SCHEDULE_TOPIC and not stored:
                 raise Violation("delayed_is_delivered", f"{word[:24]!r} of entry {message.index} never was")
             if message.record.topic == HALF_TOPIC and stored != world.workload.commits(word):
@@ -212,6 +246,11 @@ class Book(Observer):
 
     def _of(self, topic: str) -> list[Message]:
         return [one for name, queue in self.queues.items() if name[0] == topic for one in queue]
+
+    def lost(self, topic: str, queue_id: int, numbers: range) -> Message | None:
+        """The first of these messages that has not expired anywhere."""
+        queue = self.queues.get((topic, queue_id), [])
+        return next((one for one in queue[numbers.start : numbers.stop] if one.place >= self.kept_from), None)
 
     def end(self, topic: str, queue_id: int) -> int:
         return len(self.queues.get((topic, queue_id), ()))

@@ -33,12 +33,15 @@ BROKER_INVARIANTS: Final[Mapping[str, str]] = {
     **RECORD_INVARIANTS,
     "one_writer": "behind the end of a lane nothing lies that came over an earlier one",
     "sent_by_a_broker": "what is no entry of the engine's own was sent by a broker",
+    "expired_only": "a reader is sent on past messages only where they have expired with the log's files",
+    "changed_once": "a change of metadata is in the log as often as it was asked for, at most",
     "one_master": "no two brokers may answer as the master at one moment",
     "answers_are_current": "the end of a queue is never less than was said before the question, a group's offset never "
     "less than that master said or the log has",
     "answered_once": "a broker answers each request once",
     "once_by_one_master": "one master delivers and commits what waited once, unless an outcome was unknown",
     "not_before_its_time": "what waits for its time is not delivered before it",
+    "delivered_before_its_offset": "a level's offset is committed behind every delivery that it counts",
     "delayed_is_delivered": "in the end everything that waited for its time was delivered",
     "half_is_not_visible": "a message of a transaction gets to its topic only by a commit of a half message",
     "rolled_back_stays_so": "what a producer was told is rolled back is never committed",
@@ -85,17 +88,26 @@ class Recovered(Observer):
         ends = {queue: len(messages) for queue, messages in book.queues.items()}
         if broker.log.next_offsets != ends:
             raise Violation("queues_as_the_log", f"{process.id} goes on with {broker.log.next_offsets}, not {ends}")
+        broker.reads.refresh()
+        begin = broker.reads.store.log.min_offset
+        if begin != process.machine.log_begin:
+            raise Violation("expired_only", f"{process.id}: messages begin at {begin}, {process.machine.log_begin}")
         for queue in book.queues:
-            self._queue(process, *queue)
+            self._queue(process, *queue, begin)
         for message in book.by_place.values():
-            self._message(process, message)
+            if message.place >= begin:
+                self._message(process, message)
 
-    def _queue(self, process: BrokerProcess, topic: str, queue_id: int) -> None:
+    def _queue(self, process: BrokerProcess, topic: str, queue_id: int, begin: int) -> None:
         broker, messages = process.broker, self._book.queues[topic, queue_id]
         assert broker is not None
         disk = process.disk()
         row = MappedFileQueue(process.machine.settings.node.data / "consumequeue" / topic / str(queue_id), disk)
-        for number, message in enumerate(messages):
+        low = next((number for number, one in enumerate(messages) if one.place >= begin), len(messages))
+        if broker.reads.min_offset(topic, queue_id) != low:
+            text = f"{process.id}: {topic}.{queue_id} begins at {broker.reads.min_offset(topic, queue_id)}, not {low}"
+            raise Violation("expired_only", text)
+        for number, message in enumerate(messages[low:], low):
             unit = row.read(number * UNIT_BYTES, UNIT_BYTES)
             expected = message.place.to_bytes(8, "big") + len(message.raw).to_bytes(4, "big")
             if unit[:12] != expected:
@@ -104,7 +116,7 @@ class Recovered(Observer):
         rest = row.read(len(messages) * UNIT_BYTES, row.end_offset)
         if any(rest):
             raise Violation("queues_as_the_log", f"{process.id}: {topic}.{queue_id} goes on behind {len(messages)}")
-        offset = 0
+        offset = low
         while offset < len(messages):
             got = broker.reads.get(topic, queue_id, offset, 32)
             shown = [bytes(one) for one in got.records]

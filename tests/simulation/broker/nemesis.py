@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tests.simulation.broker.world import BrokerWorld
 
 BROKER_FAULTS = (
-    "broker_crash", "broker_crash_at_io", "broker_stop", "broker_pause", "broker_cut", "broker_narrow", "client_cut",
-    "wall_back",
+    "broker_crash", "broker_crash_at_io", "broker_stop", "broker_pause", "broker_cut", "broker_narrow", "broker_reset",
+    "broker_wiped", "client_cut", "wall_back",
 )  # fmt: skip
 BACK_MS_MAX = 4000
 
@@ -83,6 +83,21 @@ class BrokerNemesis(DriverNemesis):
         self._world.network.bytes_per_s.update(dict.fromkeys(ways, self._world.config.narrow_bytes_per_s))
         self._later(self._world.config.partition_ms, self._wide_again, ways)
         return True
+
+    def _broker_reset(self) -> bool:
+        """Its connections to its own engine break, with what is under way on them."""
+        found = self._broker()
+        if found is not None:
+            self._world.network.break_between(found.id, found.machine.id)
+        return found is not None
+
+    def _broker_wiped(self) -> bool:
+        """It crashes, and its queues and index are removed before it starts again."""
+        found = self._broker()
+        if found is not None:
+            found.is_wiped = True
+            found.end()
+        return found is not None
 
     def _client_cut(self) -> bool:
         found = self._broker()

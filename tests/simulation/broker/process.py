@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from node.broker.broker import Broker
 from node.broker.client_port import ClientPort
+from node.broker.derived_files import remove_derived
 from node.broker.host import BrokerHost
 from node.client import Lane
 from node.consensus.api import MS
 from node.message_store.dispatch_mark import DerivedSizes
+from node.protocol.broker_state import Tables, encode_metadata
 from node.protocol.group_kind import NO_PATCH, Channel
 from tests.simulation.broker.disk import BrokerDisk
 from tests.simulation.disk_faults import SimulatedCrash
@@ -101,7 +103,7 @@ class BrokerProcess:
         self.loop: BrokerLoop | None = None
         self.broker: Broker | None = None
         self.clients: Port | None = None
-        self.paused = False
+        self.paused = self.is_wiped = False
         self.incarnation = 0
         self.notes: list[tuple[str, str, dict[str, Any]]] = []
         self._serving: Any = None
@@ -126,6 +128,10 @@ class BrokerProcess:
             return False
         self.incarnation += 1
         self.paused, self.platform.taken_from = False, False
+        if self.is_wiped:
+            self.is_wiped = False
+            if self.platform.exists(machine.settings.node.data):
+                remove_derived(machine.settings.node.data, self.host())
         rng = random.Random(self._rng.getrandbits(64))
         loop = BrokerLoop(world.timeline, self.id, machine.clock, world.network, rng, self._loop_error)
         loop.crashed, loop.pace = lambda: self._crashed_in(loop), lambda: 2 + rng.randrange(machine.pace() + 1)
@@ -169,6 +175,14 @@ class BrokerProcess:
             return WatchedLane(found, lambda one, bodies: book.sent(self.name, one, bodies))
 
         lane._open_lane = open_lane
+        metadata, change = broker.metadata, broker.metadata.change
+
+        def changed(asked: Tables) -> Any:
+            done = change(asked)
+            book.asked(encode_metadata(part) for part in metadata._parts(asked))
+            return done
+
+        metadata.change = changed  # type: ignore[method-assign]
 
     def _note(self, kind: str, severity: str, fields: dict[str, Any]) -> None:
         self.notes.append((kind, severity, fields))

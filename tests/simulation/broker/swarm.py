@@ -37,7 +37,10 @@ class BrokerSwarm(DriverSwarm):
     broker_pause: float = 0.0
     broker_cut: float = 0.0  # from its own engine
     broker_narrow: float = 0.0  # what its engine sends it comes slowly for a while
+    broker_reset: float = 0.0  # its connections to its engine break
     client_cut: float = 0.0  # clients from one broker
+    kept_files: int = 0  # the log's oldest files go while it is larger; 0: none does
+    broker_wiped: float = 0.0  # its queues and index are removed while it is down
     wall_back: float = 0.0  # a machine's wall clock is set back
     wall_apart_ms: int = 0  # wall clocks of machines are so far apart, at most
 
@@ -58,6 +61,7 @@ class BrokerSwarm(DriverSwarm):
             "delayed": rng.choice((0.0, 0.1, 0.3)),
             "halves": rng.choice((0.0, 0.1, 0.3)),
             "body_bytes": rng.choice((12, 40, 400)),
+            "kept_files": rng.choice((0, 0, 3, 6)),
             "wall_apart_ms": rng.choice((0, 0, 3000)),
             "down_ms": rng.choice((50.0, 300.0)),
             "pause_ms": rng.choice((50.0, 300.0, 900.0)),
@@ -74,5 +78,5 @@ FAULTS = (
     ("broker_crash", 0.4), ("broker_crash_at_io", 0.4), ("broker_stop", 0.2), ("broker_pause", 0.3),
     ("broker_cut", 0.3), ("broker_narrow", 0.3), ("client_cut", 0.2), ("wall_back", 0.3), ("crash", 0.3),
     ("power_loss", 0.3), ("pause", 0.3), ("isolate_leader", 0.3), ("partition", 0.2), ("unaware", 0.25), ("reset", 0.2),
-    ("transfers", 0.4),
+    ("transfers", 0.4), ("broker_reset", 0.3), ("broker_wiped", 0.25),
 )  # fmt: skip

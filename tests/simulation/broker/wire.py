@@ -106,9 +106,11 @@ class BrokerWire:
         code, said = asked.command.code, asked.command.fields or {}
         if code in SENDS and answer.code in NOT_TAKEN:
             self._not_stored(process, asked.command)
+        fields = answer.fields or {}
+        if code == Request.PULL_MESSAGE and answer.code == Answer.PULL_OFFSET_MOVED:
+            self._passed_over(process, said, range(int(said["queueOffset"]), int(fields["nextBeginOffset"])))
         if answer.code != Answer.SUCCESS:
             return
-        fields = answer.fields or {}
         if code in SENDS:
             self._stored(process, asked.command, fields)
         elif code in READS:
@@ -116,12 +118,21 @@ class BrokerWire:
         elif code == Request.GET_MAX_OFFSET:
             self._not_less(process, f"the end of {said['topic']}.{said['queueId']}", fields["offset"], asked.floor)
             self._says_end(said["topic"], int(said["queueId"]), int(fields["offset"]))
+        elif code == Request.GET_MIN_OFFSET:
+            self._passed_over(process, said, range(int(fields["offset"])))
         elif code == Request.QUERY_CONSUMER_OFFSET:
             group = self._group(process, said)
             self._not_less(process, f"the offset of {group[2:]}", fields["offset"], asked.floor)
             self._consumed[group] = max(self._consumed.get(group, 0), int(fields["offset"]))
         elif code == Request.END_TRANSACTION:
             self._world.workload.ended(said)
+
+    def _passed_over(self, process: BrokerProcess, said: Mapping[str, str], numbers: range) -> None:
+        """Who reads on behind these messages."""
+        lost = self._world.book.lost(said["topic"], int(said["queueId"]), numbers)
+        if lost is not None:
+            text = f"{process.id} sends a reader of {said['topic']}.{said['queueId']} on to {numbers.stop}"
+            raise Violation("expired_only", f"{text}, past {lost.record.queue_offset} of entry {lost.index}")
 
     def _not_less(self, process: BrokerProcess, what: str, offset: str, floor: int) -> None:
         if int(offset) < floor:

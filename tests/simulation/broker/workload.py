@@ -19,6 +19,7 @@ from node.message_client.link import Link
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.properties import DELAY, KEYS, UNIQ_KEY, join_properties
 from node.message_store.record import SIZE_AND_MAGIC, TransactionType, decode_record, parse_message_id
+from node.protocol.entry import HEAD_BYTES
 from node.rocketmq.bodies import Heartbeat
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
@@ -275,7 +276,7 @@ class Consumer(Client):
     def __init__(self, work: BrokerWorkload, name: str, rng: random.Random) -> None:
         super().__init__(work, name, rng)
         self._next: dict[tuple[str, int], int] = {}
-        self._got: dict[tuple[str, int], int] = {}  # how far it has every message of it
+        self._got: dict[tuple[str, int], int] = {}  # how far it has every message that has not expired
         self._committed: dict[tuple[str, int], int] = {}
 
     async def _run(self) -> None:
@@ -321,7 +322,10 @@ class Consumer(Client):
             self._take(queue, offset, bytes(answer.body))
         elif answer.code == Answer.PULL_OFFSET_MOVED and not slave:
             self._next[queue] = int(fields["nextBeginOffset"])
+            self._got[queue] = max(self._got.get(queue, 0), self._next[queue])
             self.work.count("offset moved")
+            if self._next[queue] == offset:  # a slave leaves that to the master
+                self.elsewhere()
         if answer.code == Answer.SUCCESS and self.rng.random() < 0.5:
             await self._commit(queue)
 
@@ -348,9 +352,12 @@ class Consumer(Client):
         await self.ask(Request.UPDATE_CONSUMER_OFFSET, said)
 
     def is_done(self) -> bool:
-        book, config = self.work.world.book, self.work.world.config
+        config = self.work.world.config
         queues = [(f"T{topic}", queue_id) for topic in range(config.topics) for queue_id in range(config.queues)]
-        return all(self._got.get(queue, 0) == book.end(*queue) for queue in queues)
+        return all(map(self._has_all, queues))
+
+    def _has_all(self, queue: tuple[str, int]) -> bool:
+        return self._got.get(queue, 0) == self.work.world.book.end(*queue)
 
     def describe(self) -> str:
         return f"{self.name} at {self._next}, has {self._got}"
@@ -361,7 +368,12 @@ class Asker(Client):
 
     async def _run(self) -> None:
         work, rng = self.work, self.rng
-        questions: list[Callable[[], Awaitable[Command | None]]] = [self._end_of, self._view, self._query]
+        questions: list[Callable[[], Awaitable[Command | None]]] = [
+            self._end_of,
+            self._begin_of,
+            self._view,
+            self._query,
+        ]
         while work.running:
             await self.pause(work.world.config.questions)
             if work.running:
@@ -371,6 +383,10 @@ class Asker(Client):
         topic, queue_id = self.work.queue(self.rng)
         return await self.ask(Request.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)}, at=self._anyone())
 
+    async def _begin_of(self) -> Command | None:
+        topic, queue_id = self.work.queue(self.rng)
+        return await self.ask(Request.GET_MIN_OFFSET, {"topic": topic, "queueId": str(queue_id)}, at=self._anyone())
+
     def _anyone(self) -> int | None:
         return self.rng.randrange(len(self.work.world.ids)) if self.rng.random() < 0.5 else None
 
@@ -379,10 +395,15 @@ class Asker(Client):
         return self.rng.choice(known) if known else None
 
     async def _view(self) -> Command | None:
+        """Also what comes behind one, which may not be committed yet."""
         message = self._some()
         if message is None:
             return None
-        return await self.ask(Request.VIEW_MESSAGE_BY_ID, {"offset": str(message.place)}, at=self._anyone())
+        place = message.place
+        if self.rng.random() < 0.3:
+            last = max(self.work.world.book.by_place.values(), key=lambda one: one.place)
+            place = last.place + len(last.raw) + HEAD_BYTES
+        return await self.ask(Request.VIEW_MESSAGE_BY_ID, {"offset": str(place)}, at=self._anyone())
 
     async def _query(self) -> Command | None:
         message = self._some()

@@ -49,6 +49,11 @@ class BrokerMachine(Machine):
     def wall_ms(self) -> int:
         return EPOCH_MS + self.world.now // MS + self.wall_offset_ms
 
+    @property
+    def log_begin(self) -> int:
+        """Where its log begins now; 0 while its engine is down."""
+        return 0 if self.store is None else self.store.files.begin_pos
+
     def pace(self) -> int:
         return self._pace()
 
@@ -64,6 +69,13 @@ class BrokerMachine(Machine):
             "broker.transaction_check_interval_ms": TRANSACTION_CHECK_MS,
             "broker.transaction_check_max": 1000,
         }
+        kept = self.world.config.kept_files
+        if kept:
+            said |= {
+                "retention.enabled": True,
+                "retention.max_log_bytes": kept * self.world.config.data_file_size,
+                "retention.check_interval_s": 1,
+            }
         return load(said, None, {})
 
     def lose_power(self) -> None:

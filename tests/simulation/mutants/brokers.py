@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
+from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, swapped
 
 BROKER: Final = "node.broker.broker:Broker."
 LANE: Final = "node.broker.put_lane:PutLane."
@@ -22,18 +22,26 @@ METADATA: Final = "node.broker.metadata:Metadata."
 ANY_TIME: Final = Edit(
     "node.message_store.broker_kind:BrokerKind.refusal", "if found.store_timestamp_ms < last_time_ms:", "if False:"
 )
+# Where to read from is kept every 5 s; no master lives as long here.
+KEPT_OFTEN: Final = Edit(TRANSACTIONS + "_keep_offsets", "KEEP_OFFSETS_S", "0.2")
 # Nothing goes wrong but what a mutant asks for.
 STILL: Final[dict[str, Any]] = {
     "broker_crash": 0.0, "broker_crash_at_io": 0.0, "broker_stop": 0.0, "broker_pause": 0.0, "broker_cut": 0.0,
-    "broker_narrow": 0.0, "client_cut": 0.0, "wall_back": 0.0, "wall_apart_ms": 0, "crash": 0.0, "power_loss": 0.0,
-    "pause": 0.0, "isolate_leader": 0.0, "partition": 0.0, "unaware": 0.0, "reset": 0.0, "transfers": 0.0,
-    "slow_disk": 0.0, "delayed": 0.0, "halves": 0.0, "sync_ms": 2.0, "delay_ms": 0.5, "sends": 30.0, "batches": 0.1,
-    "data_file_size": 65536, "save_s": 0.3,
+    "broker_narrow": 0.0, "broker_reset": 0.0, "broker_wiped": 0.0, "kept_files": 0, "client_cut": 0.0,
+    "wall_back": 0.0, "wall_apart_ms": 0, "crash": 0.0, "power_loss": 0.0, "pause": 0.0, "isolate_leader": 0.0,
+    "partition": 0.0, "unaware": 0.0, "reset": 0.0, "transfers": 0.0, "slow_disk": 0.0, "delayed": 0.0, "halves": 0.0,
+    "sync_ms": 2.0, "delay_ms": 0.5, "sends": 30.0, "batches": 0.1, "data_file_size": 65536, "save_s": 0.3,
 }  # fmt: skip
 NEW_MASTERS: Final[dict[str, Any]] = {"transfers": 2.0, "broker_crash": 1.0, "sends": 60.0}
 OLD_MASTERS: Final[dict[str, Any]] = {
     "unaware": 1.5, "isolate_leader": 1.0, "partition_ms": 1500.0, "broker_pause": 0.5, "pause_ms": 900.0,
     "questions": 60.0, "sends": 60.0,
+}  # fmt: skip
+# A broker loses its engine while puts are under way, and goes on as the master over another lane.
+NEW_LANES: Final[dict[str, Any]] = {"broker_reset": 12.0, "sends": 60.0, "sync_ms": 10.0, "delay_ms": 2.0}
+# Dispatch is behind for more than a second: what is put then is refused, by a master that stays one.
+BEHIND: Final[dict[str, Any]] = {
+    "broker_narrow": 3.0, "narrow_bytes_per_s": 4_000, "partition_ms": 1500.0, "sends": 60.0, "body_bytes": 400,
 }  # fmt: skip
 
 
@@ -71,6 +79,27 @@ PUTS = (
         ack_within_ms=100,
         partition_ms=150.0,
         sends=60.0,
+    ),
+    _broker(
+        "keeps_its_offsets",
+        "the table of queue offsets does not begin anew with a new lane",
+        Edit(
+            LANE + "take",
+            "self._offsets = QueueOffsets(self._log.next_offset, lane.last_time_ms)",
+            "fresh = QueueOffsets(self._log.next_offset, lane.last_time_ms);"
+            " self._kept = getattr(self, '_kept', fresh); self._offsets = MUTANT.instead(fresh, self._kept)",
+        ),
+        **NEW_LANES,
+    ),
+    _broker(
+        "numbers_batches_alike",
+        "all messages of a batch get the offset of its first",
+        Edit(
+            "node.message_store.record_building:_records",
+            "offset + at, time_ms, born",
+            "MUTANT.instead(offset + at, offset), time_ms, born",
+        ),
+        batches=0.5,
     ),
     _broker(
         "stores_in_the_past",
@@ -122,6 +151,30 @@ DISPATCH = (
     ),
 )
 
+UNCOMMITTED = (
+    _broker(
+        "pulls_show_uncommitted",
+        "an engine gives its broker what is in its log, committed or not",
+        Edit(
+            "node.engine.log_reads:LogReads.committed",
+            "*cut_at(slab, from_index, committed_index)",
+            "*cut_at(slab, from_index, MUTANT.instead(committed_index, from_index + 4096))",
+        ),
+        sync_ms=10.0,
+        sends=60.0,
+        isolate_leader=1.0,
+    ),
+    _broker(
+        "views_show_uncommitted",
+        "a message is shown by its place, however far the log is committed",
+        swapped("node.message_store.live_reads:LiveReads.message_at", "offset < self.end_offset()", "True"),
+        sync_ms=10.0,
+        sends=60.0,
+        questions=60.0,
+        isolate_leader=1.0,
+    ),
+)
+
 MASTERS = (
     _broker(
         "trusts_a_lease_for_ever",
@@ -129,6 +182,19 @@ MASTERS = (
         swapped(AUTHORITY + "holds", "self._clock() < self._lease_until_s", "True"),
         **OLD_MASTERS,
         lease_reads=True,
+    ),
+    _broker(
+        "confirms_nothing",
+        "a master without a lease answers without asking a quorum",
+        swapped("node.broker.requests.context:Context.linearizable", "self.store.may_answer()", "True"),
+        **OLD_MASTERS,
+        lease_reads=False,
+    ),
+    _broker(
+        "sends_metadata_again",
+        "a change that is in the log is sent again over the next lane",
+        left_out(METADATA + "_applied", "self._asked.popleft()"),
+        **NEW_LANES,
     ),
 )
 
@@ -145,9 +211,38 @@ DELAYS = (
         swapped(SCHEDULE + "_waits_ms", "waits_ms if waits_ms <= delay_ms else 0", "0"),
         delayed=0.5,
     ),
+    _broker(
+        "commits_delays_ahead",
+        "a level's offset is committed before its messages are delivered",
+        Edit(
+            SCHEDULE + "_deliver",
+            "await self._put_all(records[:due], level)",
+            "self.next_offsets[level] = MUTANT.instead(offset, records[due - 1].queue_offset + 1);"
+            " await self._put_all(records[:due], level)",
+        ),
+        delayed=0.5,
+        **BEHIND,
+    ),
+    _broker(
+        "gives_up_deliveries",
+        "what could not be delivered is not tried again",
+        Edit(SCHEDULE + "_put_all", "records = failed", "records = MUTANT.instead(failed, [])"),
+        delayed=0.5,
+        **BEHIND,
+    ),
 )
 
 ENDS = (
+    _broker(
+        "shows_half_messages",
+        "a message of a transaction is put where consumers see it",
+        Edit(
+            "node.broker.requests.sends:Sends.send",
+            "put = self._prepared(message) if half else None",
+            "put = self._prepared(message) if MUTANT.ignored(half) else None",
+        ),
+        halves=0.4,
+    ),
     _broker(
         "commits_what_is_over",
         "a transaction that was ended is found again when somebody ends it otherwise",
@@ -162,9 +257,24 @@ ENDS = (
         "reads_halves_from_their_end",
         "a new master begins to read behind transactions that are open",
         swapped(HALVES + "begins", "next(iter(self.open), self.next_half)", "self.next_half"),
+        KEPT_OFTEN,
         halves=0.4,
         **NEW_MASTERS,
     ),
+    _broker(
+        "drops_what_it_could_not_store",
+        "a transaction is not open any more when its half message could not be stored again",
+        ignored(TRANSACTIONS + "_ask", "not result.status.is_stored"),
+        halves=0.4,
+        **NEW_LANES,
+    ),
+    _broker(
+        "ends_before_it_commits",
+        "a commit that could not be stored ends its transaction",
+        ignored(TRANSACTIONS + "_ended", "not result.status.is_stored"),
+        halves=0.5,
+        **NEW_LANES,
+    ),
 )
 
-BROKERS = (*PUTS, *DISPATCH, *MASTERS, *DELAYS, *ENDS)
+BROKERS = (*PUTS, *DISPATCH, *UNCOMMITTED, *MASTERS, *DELAYS, *ENDS)

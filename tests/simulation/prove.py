@@ -46,6 +46,7 @@ DRIVER_STEPS = 4  # steps of the driver's world for one of the core's
 BROKER_STEPS = 3  # and of the broker's
 PAIR_SHARE = 5  # of the core's steps, one of a master's and its slaves'
 DRIVER_SHARE = 10  # of so many seeds one runs in the driver's world as well
+BROKER_SHARE = 100  # and one in the broker's, where it takes longest
 # Longer than the runs in the tests; five members, and the ways without privileges.
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
@@ -251,13 +252,15 @@ def _properties(options: argparse.Namespace) -> bool:
 
 
 def _campaign(seeds: range, options: argparse.Namespace) -> bool:
-    """Everything at once, over these seeds; a part of them also in the driver's world, where a seed takes longer."""
+    """Everything at once, over these seeds; a part of them also in the driver's and the broker's worlds."""
     if not seeds:
         return True
     words = ("--first", str(seeds.start), "--jobs", str(options.jobs))
     driven = ("--seeds", str(max(1, len(seeds) // DRIVER_SHARE)), "--steps", str(DRIVER_STEPS * options.steps))
     sound = _run("-m", "tests.simulation", *words, "--seeds", str(len(seeds)), "--steps", str(options.steps))
-    return _run("-m", "tests.simulation.driver.campaign", *words, *driven) and sound
+    served = ("--seeds", str(max(1, len(seeds) // BROKER_SHARE)), "--steps", str(BROKER_STEPS * options.steps))
+    sound &= _run("-m", "tests.simulation.driver.campaign", *words, *driven)
+    return _run("-m", "tests.simulation.broker.campaign", *words, *served) and sound
 
 
 def _of_the_commit(options: argparse.Namespace) -> bool:

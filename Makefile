@@ -72,11 +72,11 @@ COMPUTED := tests/unit tests/scenarios tests/interop tests/fuzz tests/simulation
 test: setup
 	@$(MAKE) --no-print-directory -j2 -Otarget lint types imports collect
 	$(BIN)/python -m tests.prepare
-	@# What computes runs first and fills both cores; what starts processes waits for them most of the time, so two of its
-	@# files run at once, in the order of their names: the longest ones (Spark) come early.
+	@# What computes runs first and fills both cores. What starts processes waits for them half of the time, so three of
+	@# its files run at once, in the order of their names: the longest ones (Spark) come early.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --junitxml=$(VENV)/computed.xml $(COMPUTED)
 	$(BIN)/python -m tests.postgresql --sqlite-results $(VENV)/computed.xml
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long" $(addprefix --ignore=,$(COMPUTED))
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(addprefix --ignore=,$(COMPUTED))
 
 # Every planted bug caught and its own worlds clean, 500 fixed seeds and 500 that the commit names, real nodes under real
 # faults (docs/proof.md). ARGS: --quick for the planted bugs and the fixed seeds alone.

@@ -15,7 +15,7 @@ from app.audit.replicas import ReplicaSpec
 from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.console.cursors import INT64_MAX, before_id
-from app.console.errors import Conflict, Invalid, NoReplicatedLog, NotFound
+from app.console.errors import Conflict, Invalid, NotFound
 from app.db.audits import as_json
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView
@@ -58,12 +58,7 @@ def cluster_view(console: Console, cluster: str, viewer: Viewer) -> GroupView:
 
 
 def replicas_of(console: Console, view: GroupView) -> list[ReplicaSpec]:
-    """Every member is audited; one whose control plane is unknown is named to the job all the same, as unreadable.
-
-    Raises NoReplicatedLog.
-    """
-    if view.is_pair:
-        raise NoReplicatedLog(view.cluster.id)
+    """Every member is audited; one whose control plane is unknown is named to the job all the same, as unreadable."""
     settings = console.settings
     ca_file = str(settings.node_ca_file) if settings.node_ca_file is not None else None
     return [
@@ -82,7 +77,9 @@ async def start_audit(
     to_index: int | None,
     idempotency_key: str | None = None,
 ) -> Json:
-    """Starts an audit of a whole group in the name of the request's viewer. Raises Invalid, NoReplicatedLog."""
+    """Starts an audit of a whole group in the name of the request's viewer. Raises Invalid."""
+    if view.is_pair and (depth != "bytes" or from_index is not None or to_index is not None):
+        raise Invalid("a classic pair is audited as a whole: depth is bytes, from_index and to_index are left out")
     if from_index is not None and to_index is not None and from_index > to_index:
         raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
     asked = {"cluster": view.cluster.id, "depth": depth, "from_index": from_index, "to_index": to_index}
@@ -95,6 +92,7 @@ async def start_audit(
         from_index=from_index,
         to_index=to_index,
         requested_by=request.state.viewer.name,
+        ha=view.is_pair,
         idempotency_key=idempotency_key,
         fingerprint=fingerprint(request.state.viewer, "audit", asked),
     )

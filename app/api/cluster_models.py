@@ -151,7 +151,8 @@ class DemoFacts(BaseModel):
 
 
 class AuditReplica(BaseModel):
-    """`java`, the indexes: null where the replica could not be read, and then `problem` says why."""
+    """`java`, the indexes: null where the replica could not be read, and then `problem` says why. From `role` on: of a
+    classic pair's broker, whose indexes are offsets."""
 
     id: str
     source: str
@@ -161,12 +162,20 @@ class AuditReplica(BaseModel):
     end_index: int | None
     committed_index: int | None
     problem: str | None
+    role: Literal["master", "slave"] | None = None
+    min_offset: int | None = None
+    max_offset: int | None = None
+    file_bytes: int | None = None
+    pair: str | None = None
+    epoch: int | None = None
 
 
 class AuditRange(BaseModel):
+    """Null: all of it."""
+
     replica: str
-    from_index: int
-    to_index: int
+    from_index: int | None
+    to_index: int | None
     reason: str | None = None
 
 
@@ -176,11 +185,12 @@ class AuditFence(BaseModel):
     from_index: int
     to_index: int
     committed_index: int | None
-    taken_at: str
+    taken_at: str | None
 
 
 class AuditResult(BaseModel):
-    """`divergent`: a critical finding; `unauditable`: none, but not everything could be compared."""
+    """`divergent`: a critical finding; `unauditable`: none, but not everything could be compared. `unit`: "offset" of a
+    classic pair, whose places are bytes of the commit log; `same_bytes`: equal in two of its logs."""
 
     verdict: Literal["consistent", "divergent", "unauditable"]
     depth: str
@@ -195,6 +205,8 @@ class AuditResult(BaseModel):
     rows: int
     seconds: float
     summary: str
+    unit: Literal["offset"] | None = None
+    same_bytes: int | None = None
 
 
 class AuditStep(BaseModel):
@@ -231,6 +243,8 @@ class AuditFinding(BaseModel):
     detail: str
     good: list[str] | None = None
     sides: list[Any] | None = None
+    means: str | None = None
+    records: int | None = None
 
 
 class Audit(BaseModel):

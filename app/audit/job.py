@@ -28,7 +28,7 @@ from app.audit.archives import find_committed
 from app.audit.chain import ChainResult, compare_chains, merge_ranges
 from app.audit.classify import Unaudited, classify
 from app.audit.fence import Fence
-from app.audit.fencing import FenceError, fix_fence, holders_specs, open_holders
+from app.audit.fencing import FenceError, fix_fence, holders_specs, open_holders, utc_text
 from app.audit.java import NoJava
 from app.audit.observe import Fact
 from app.audit.pins import RENEW_S, AuditPins
@@ -251,7 +251,7 @@ class Job:
 
         self.progress.mark("fencing", "running")
         specs = master_first(self.spec.replicas)
-        logs = opened(specs)
+        logs, taken_at = opened(specs), utc_text()
         if all(one.problem for one in logs):
             dead = (UNREACHABLE, "unreachable") if all(one.kind == "http" for one in specs) else (USAGE, "usage")
             self.fail(*dead, "; ".join(f"{one.id}: {one.problem}" for one in logs))
@@ -272,6 +272,7 @@ class Job:
         return result_of(
             logs, excused(found.facts, logs, opened(specs)) if found.facts else [], records=found.records,
             same_bytes=found.same_bytes, dropped=found.dropped, seconds=self.progress.elapsed_s,
+            taken_at=taken_at,
         )  # fmt: skip
 
     def _compare(self, fence: Fence, pieces: list[Piece], depth: str) -> tuple[list[Fact], int, int]:

@@ -204,6 +204,8 @@ def single_copies(logs: Sequence[PairLog]) -> list[dict[str, Any]]:
 def replica_json(one: PairLog, number: int) -> dict[str, Any]:
     return {
         "id": one.id, "source": one.source, "problem": one.problem, "role": "slave" if number else "master",
+        "kind": "http" if one.version else "directory", "java": None, "committed_index": None,
+        "begin_index": None if one.problem else one.begin, "end_index": None if one.problem else one.end - 1,
         "min_offset": None if one.problem else one.begin, "max_offset": None if one.problem else one.end,
         "file_bytes": None if one.problem else one.file_bytes, "pair": one.pair,
         "epoch": one.epochs[-1][0] if one.epochs else None,
@@ -211,9 +213,16 @@ def replica_json(one: PairLog, number: int) -> dict[str, Any]:
 
 
 def result_of(
-    logs: Sequence[PairLog], facts: Sequence[Fact], *, records: int, same_bytes: int, dropped: int, seconds: float
+    logs: Sequence[PairLog],
+    facts: Sequence[Fact],
+    *,
+    records: int,
+    same_bytes: int,
+    dropped: int,
+    seconds: float,
+    taken_at: str | None = None,
 ) -> dict[str, Any]:
-    """The JSON that `audit --ha --json` prints."""
+    """The JSON that `audit --ha --json` prints. `taken_at`: when it was asked how far the logs go."""
     findings, unread = findings_of(facts, logs)
     unread += [
         {"replica": one.id, "from_index": None, "to_index": None, "reason": one.problem} for one in logs if one.problem
@@ -222,7 +231,12 @@ def result_of(
     verdict = "divergent" if findings else "unauditable" if unread or not same_bytes else "consistent"
     return {
         "verdict": verdict, "depth": "ha", "unit": "offset", "proves": PROVES,
-        "fence": {"replicas": replicas}, "replicas": replicas,
+        "fence": {
+            "taken_at": taken_at, "committed_index": None,
+            "from_index": min((one.begin for one in logs if not one.problem), default=0),
+            "to_index": max((one.end for one in logs if not one.problem), default=0) - 1,
+        },
+        "replicas": replicas,
         "first_divergence": min((one.from_index for one in findings), default=None),
         "single_copy_ranges": single_copies(logs), "unaudited": unread,
         "findings": [one.as_json() for one in findings[:FINDINGS_MAX]],

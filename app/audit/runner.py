@@ -74,10 +74,11 @@ class AuditRunner:
         from_index: int | None,
         to_index: int | None,
         requested_by: str,
+        ha: bool = False,
         idempotency_key: str | None = None,
         fingerprint: str | None = None,
     ) -> Json:
-        """Records the audit and starts its job as soon as there is room."""
+        """Records the audit and starts its job as soon as there is room. `ha`: of a classic pair's brokers."""
         row, fresh = await self.kept.create(
             cluster_id=cluster_id, cluster_name=cluster_name, depth=depth, from_index=from_index, to_index=to_index,
             directory=str(self.root.resolve()), requested_by=requested_by, idempotency_key=idempotency_key,
@@ -86,7 +87,13 @@ class AuditRunner:
         if fresh:
             directory = Path(row.directory)
             write_spec(
-                directory, replicas, depth=depth, from_index=from_index, to_index=to_index, out=str(directory / "out")
+                directory,
+                replicas,
+                depth=depth,
+                from_index=from_index,
+                to_index=to_index,
+                out=str(directory / "out"),
+                ha=ha,
             )
             self._adopt(row)
         return self.live.get(row.id) or as_json(row)

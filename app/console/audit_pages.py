@@ -122,6 +122,7 @@ def status_context(audit: Json) -> Json:
         "findings": audit.get("findings", []),
         "findings_next": audit.get("findings_next"),
         "depth_text": DEPTH_TEXT.get(audit["depth"], ""),
+        "of_pair": of_a_pair(audit),
     }
 
 
@@ -208,7 +209,7 @@ async def all_audits(request: Request, cursor: Cursor = None) -> Response:
     return page(request, "all", {**context, "clusters": request.app.state.console.clusters(request.state.viewer.sight)})
 
 
-@router.get("/clusters/{cluster_id}/audits", dependencies=[OfALog])
+@router.get("/clusters/{cluster_id}/audits")
 async def cluster_audits(
     request: Request,
     cluster_id: ClusterId,
@@ -225,7 +226,7 @@ def form_context(view: GroupView, form: Json) -> Json:
     return {"view": view, "cluster": view.cluster, "form": form, "depths": depths}
 
 
-@router.post("/clusters/{cluster_id}/audits", dependencies=[OfALog])
+@router.post("/clusters/{cluster_id}/audits")
 async def start_from_form(
     request: Request,
     cluster_id: ClusterId,
@@ -267,18 +268,32 @@ async def one_audit(request: Request, cluster_id: ClusterId, audit_id: str, curs
     cluster = {"id": cluster_id, "name": audit["cluster_name"]}
     # A page whose stream does not exist would load itself again and again.
     followed = audit["state"] not in FINAL and audit_id in runner_of(request).live
-    context = {**status_context(audit), "cluster": cluster, "followed": followed, "commands": commands(request, audit)}
+    watch = request.app.state.console.watches.get(cluster_id)
+    view = None if watch is None else watch.view
+    is_pair = of_a_pair(audit) or (view is not None and view.is_pair)
+    context = {
+        **status_context(audit), "cluster": cluster, "followed": followed,
+        "commands": commands(request, audit, is_pair=is_pair),
+    }  # fmt: skip
+    if view is not None:
+        context["view"] = view
     return page(request, "audit", context)
 
 
-def commands(request: Request, audit: Json) -> Json:
+def of_a_pair(audit: Json) -> bool:
+    """Its places are offsets of a commit log."""
+    return bool((audit["result"] or {}).get("unit") == "offset")
+
+
+def commands(request: Request, audit: Json, *, is_pair: bool) -> Json:
     """The lines that do the same from a shell."""
+    how = "--ha" if is_pair else f"--depth {audit['depth']}"
     bounds = [("from", audit["from_index"]), ("to", audit["to_index"])]
     flags = "".join(f" --{name} {value}" for name, value in bounds if value is not None)
     body = f'{{"cluster": "{audit["cluster_id"]}", "depth": "{audit["depth"]}"'
     body += "".join(f', "{name}_index": {value}' for name, value in bounds if value is not None) + "}"
     return {
-        "cli": f"quorumscope audit --cluster {audit['cluster_id']} --depth {audit['depth']}{flags}",
+        "cli": f"quorumscope audit --cluster {audit['cluster_id']} {how}{flags}",
         "curl": (
             f"curl -H 'Authorization: Bearer $QUORUMSCOPE_TOKEN' -H 'Content-Type: application/json' -d '{body}'"
             f" {str(request.base_url).rstrip('/')}/api/v1/audits"

@@ -36,7 +36,10 @@ async def look_up(console: Console, runner: AuditRunner, cluster_id: str) -> Non
     if counts is not None and counts.id is not None and counts.verdict == "divergent":
         found, _ = await runner.kept.findings(counts.id, 1, severity="critical")
         if found:
-            counts = with_first(counts, found[0]["from_index"], found[0]["to_index"], found[0]["replicas"])
+            row = next(one for one in kept if one.id == counts.id)
+            where = spelled_range if (row.result or {}).get("unit") != "offset" else spelled_offsets
+            said = where(found[0]["from_index"], found[0]["to_index"])
+            counts = with_first(counts, said, found[0]["replicas"])
     console.audits[cluster_id] = counts
 
 
@@ -48,7 +51,12 @@ async def with_range(runner: AuditRunner, audit: AuditView, row: AuditRow) -> Au
     return audit.model_copy(update={"found_from": low, "found_to": high})
 
 
-def with_first(audit: AuditView, from_index: int, to_index: int, replicas: list[str]) -> AuditView:
+def with_first(audit: AuditView, where: str, replicas: list[str]) -> AuditView:
     """With the first finding in words, and the member where it is one's alone."""
-    first = f"{spelled_range(from_index, to_index)} on {join(replicas)}"
-    return audit.model_copy(update={"first": first, "node_id": replicas[0] if len(replicas) == 1 else None})
+    node_id = replicas[0] if len(replicas) == 1 else None
+    return audit.model_copy(update={"first": f"{where} on {join(replicas)}", "node_id": node_id})
+
+
+def spelled_offsets(first: int, _last: int) -> str:
+    """Of a pair's finding: where to look; it may reach to the end of the log."""
+    return f"offset {first:,}"

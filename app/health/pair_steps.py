@@ -121,6 +121,18 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         " end",
         docs=COMPARE,
     ),
+    "audit_divergent": PairAdvice(
+        "two brokers' logs were read and are not the same: the audit's page shows the first record that differs",
+        "after a failover consumers get something else, or an error",
+        "read on the audit's page which log is wrong; a slave whose log is damaged is stopped, started with an empty"
+        " directory, and gets everything from its master; then audit again",
+        command="quorumscope audit --ha {nodes}", docs=COMPARE,
+    ),
+    "audit_incomplete": PairAdvice(
+        "not every byte that two brokers hold was compared", "a difference there would not be seen",
+        "read on the audit's page what was not read, then audit again", command="quorumscope audit --ha {nodes}",
+        docs=COMPARE,
+    ),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from app.health.audited import audited
 from app.health.certificates import certificates
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, Rule, join, spell
 from app.health.group_view import Doubt, GroupView, MemberView, SentenceView
@@ -201,7 +202,7 @@ def unchecked(facts: Facts) -> Iterator[Finding]:
 
 RULES: Final[tuple[Rule, ...]] = (
     two_masters, no_broker_answers, no_master, broken_log, few_slaves, silent_broker, fenced, unserved_slaves,
-    late_slaves, waiting_sends, certificates, unchecked,
+    late_slaves, waiting_sends, certificates, unchecked, audited,
 )  # fmt: skip
 # What a cause explains in the same broker.
 EXPLAINS: Final[dict[str, frozenset[str]]] = {

@@ -11,12 +11,17 @@ import pytest
 
 from app.cli import run
 from app.commands.common import Exit, Failure
+from app.console.aggregate import ClusterInfo, group_view
 from app.console.pair_view import connections_of, context_of, picture_of, rows_of, waiting_of
 from app.console.settings import Seed
 from app.console.waterline import ZERO_X
+from app.db.base import rfc3339
+from app.health.classify import classify
+from app.health.group_view import AuditView
 from app.health.pair_steps import ADVICE
+from app.health.recall import Recall
 from tests.unit.console_kit import running
-from tests.unit.fake_pair import END, FakePair
+from tests.unit.fake_pair import END, T0, FakePair
 from tests.unit.pair_states import (
     Change,
     ahead,
@@ -72,7 +77,7 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
 
 
 GROUPS_ONLY = (
-    "leadership", "members", "members/change", "log", "audits", "truncations", "truncations/m/1",
+    "leadership", "members", "members/change", "log", "truncations", "truncations/m/1",
     "truncations/m/1/entries", "entries/1/replicas", "nodes/m/repair",
 )  # fmt: skip
 GROUPS_ACTIONS: dict[str, object] = {
@@ -80,7 +85,6 @@ GROUPS_ACTIONS: dict[str, object] = {
     "clusters/pair/entries": {"entries": ["x"]},
     "clusters/pair/members": {"id": "n9", "address": "127.0.0.1:9"},
     "clusters/pair/nodes/m/repair": {},
-    "audits": {"cluster": "pair"},
 }
 
 
@@ -143,7 +147,23 @@ def test_what_rocketmq_s_protocol_does_not_allow_to_check_is_said() -> None:
 
 def test_every_code_has_advice_and_no_advice_is_left_over() -> None:
     said = {code for _, codes, _ in WRONG.values() for code, _ in codes} | {"ha_unchecked"}
-    assert said == set(ADVICE)
+    assert said | {"audit_divergent", "audit_incomplete"} == set(ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "severity"), [("divergent", "critical"), ("unauditable", "info"), ("consistent", None)]
+)
+def test_the_last_audit_of_a_pair_is_a_problem_where_it_found_one(verdict: str, severity: str | None) -> None:
+    pair, now = FakePair(), T0
+    view = group_view(ClusterInfo("pair", "pair", "pair"), [pair.sample(name, now) for name in ("m", "s1", "s2")], now)
+    audit = AuditView(
+        id="a", state="done", verdict=verdict, depth="bytes", finished_at=rfc3339(now), first="offset 5 on s1"
+    )
+    judged = classify(view.model_copy(update={"audit": audit}), Recall(), now)
+    assert [one.severity for one in judged.problems] == ([] if severity is None else [severity])
+    for one in judged.problems:
+        assert (one.command or "").startswith("quorumscope audit --ha --node http://")
+        assert run([*shlex.split(one.command or "")[1:3], "--help"]) == 0
 
 
 def test_the_waterline_is_of_the_master_s_instant() -> None:
@@ -226,6 +246,14 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
                 answer = await ann.change("POST", f"/api/v1/{path}", json=body)
                 assert (answer.status_code, answer.json()["title"]) == (404, "No replicated log"), path
             assert len((await ann.get("/api/v1/operations")).json()["items"]) == before
+            asked = {"cluster": "pair", "dry_run": True}
+            would = (await ann.change("POST", "/api/v1/audits", json=asked)).json()
+            assert [one["source"] for one in would["replicas"]] == list(pair.urls.values())
+            for more in ({"depth": "chain"}, {"depth": "digest"}, {"from_index": 1}, {"to_index": 1}):
+                answer = await ann.change("POST", "/api/v1/audits", json={"cluster": "pair", **more})
+                assert (answer.status_code, "audited as a whole" in answer.text) == (422, True), more
+            page = (await ann.get("/clusters/pair/audits")).text
+            assert "Start audit" in page and 'name="depth"' not in page and "Every byte" not in page
             answer = (await ann.get("/api/v1/clusters/pair/ha")).json()
             assert (answer["master_id"], [one["id"] for one in answer["items"]]) == ("m", ["m", "s1", "s2"])
             assert (await ann.get("/clusters/pair/nodes/s1")).headers["location"] == "/clusters/pair#broker-s1"

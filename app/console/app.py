@@ -55,11 +55,18 @@ from node.published import PublishedJson
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages",
     "app.console.second_factor_pages", "app.console.oidc_login", "app.console.oidc_logout",
-    "app.console.audit_pages", "app.console.repair_pages", "app.console.members_pages",
+    "app.console.audit_pages", "app.console.repair_pages", "app.console.restart_pages", "app.console.members_pages",
     "app.console.message_pages",
     "app.console.address_pages", "app.console.notification_pages", "app.console.metrics",
 )  # fmt: skip
-API_PARTS = ("app.api.audits", "app.api.repairs", "app.api.members", "app.api.alerts", "app.api.own")
+API_PARTS = (
+    "app.api.audits",
+    "app.api.repairs",
+    "app.api.restarts",
+    "app.api.members",
+    "app.api.alerts",
+    "app.api.own",
+)
 BODY_BYTES_MAX = 8 << 20
 HELD_BYTES_MAX = 64 << 20  # of all bodies that are being read
 

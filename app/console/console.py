@@ -29,6 +29,7 @@ from app.console.member_changes import MemberChanges
 from app.console.nodes import Nodes
 from app.console.preflight import Preflight, may_accept, preflight, refused_transfer
 from app.console.repairs import Repairs
+from app.console.restarts import Restarts
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
 from app.console.starts import Starts
@@ -89,6 +90,7 @@ class Console:
         self.member_changes = MemberChanges(self.nodes, self.operations_kept, self.background)
         self.configurations = Configurations(self.events_kept)
         self.repairs = Repairs(self.nodes, self.operations_kept, self.background)
+        self.restarts = Restarts(self.nodes, self.operations_kept, self.background)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.
@@ -303,11 +305,7 @@ class Console:
     # --- time ---
 
     async def history(
-        self,
-        cluster_id: str,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        points: int = 600,
+        self, cluster_id: str, since: datetime | None = None, until: datetime | None = None, points: int = 600
     ) -> Json:
         until = until or utc_now()
         since = since or until - timedelta(hours=1)

@@ -8,24 +8,21 @@ audit that could not be started is said, and fails nothing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.console.errors import ConsoleError, NodeUnreachable
+from app.console.errors import ConsoleError
 from app.console.nodes import NodeRefused, Nodes
+from app.console.remote_operations import POLL_S, followed
 from app.console.transfers import problem_of
 from app.db.audits import FINAL
-from app.db.repositories import DONE, FAILED, RUNNING, UNKNOWN, Operations
+from app.db.repositories import DONE, FAILED, UNKNOWN, Operations
 from app.health.facts import spelled_range
 from node.background import Background, reason_of
 
 Json = dict[str, Any]
 KIND: Final = "scrub_and_repair"
-POLL_S: Final = 0.25
-# A member that does not answer for so long has taken its operation with it, as far as anybody can know.
-SILENT_S: Final = 30.0
 # What starts an audit of a range, and what tells how it is: the audits' part of the console brings both.
 Launch = Callable[[int | None, int | None], Awaitable[Json]]
 Look = Callable[[str], Awaitable[Json | None]]
@@ -145,19 +142,12 @@ class Repairs:
 
     async def remote(self, work: Work, what: str) -> Json | None:
         """One operation of the member's own, to its end; its outcome. Raises Ended."""
-        headers = {"idempotency-key": f"{work.operation_id}-{what}"}
-        remote = await self.nodes.json("POST", work.url, what, json={}, headers=headers)
-        heard_s = time.monotonic()
-        while remote.get("state") == RUNNING:
+
+        async def saw(remote: Json) -> None:
             work.detail = str(remote.get("progress") or "")
             await self.operations.set(work.operation_id, progress=work.progress())
-            await asyncio.sleep(POLL_S)
-            try:
-                remote = await self.nodes.get(work.url, f"operations/{remote['id']}")
-                heard_s = time.monotonic()
-            except NodeUnreachable:
-                if time.monotonic() - heard_s > SILENT_S:
-                    raise
+
+        remote = await followed(self.nodes, work.url, what, {}, f"{work.operation_id}-{what}", saw)
         if remote.get("state") != DONE:
             problem = remote.get("problem") or {}
             state = FAILED if remote.get("state") == FAILED else UNKNOWN

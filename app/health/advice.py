@@ -126,6 +126,7 @@ ADVICE: Final[dict[str, Advice]] = {
         command=RESTART,
         curl=RESTART_CURL,
         heals=True,
+        actions=("restart",),
     ),
     "quorum_lost": QUORUM,
     "no_leader": Advice(
@@ -243,6 +244,7 @@ ADVICE: Final[dict[str, Advice]] = {
         "a-state-machine-does-not-apply",
         command=RESTART_MACHINE,
         curl=RESTART_MACHINE_CURL,
+        actions=("restart_machine",),
     ),
     "alarm_applier_down": Advice(
         "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",

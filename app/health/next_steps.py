@@ -46,6 +46,7 @@ AWAY_FIRST: Final = (
 WHICH_MEMBER: Final = (
     "read on the audit's page which entries on which replica, have those members mend them, and audit again"
 )
+OF_A_MEMBER: Final = frozenset({"scrub", "restart", "restart_machine"})
 FLUSH_STAKE: Final = "a power cut of {needed} members at once loses writes that were acknowledged"
 
 
@@ -61,7 +62,9 @@ def next_step(finding: Finding, view: GroupView) -> NextStep:
         command=command.format(**fields),
         curl=None if lacks else with_token(advice.curl.format(**fields)),
         docs=f"{DOCS}#{advice.section}",
-        actions=advice.actions if finding.node_id is not None else tuple(a for a in advice.actions if a != "scrub"),
+        actions=advice.actions
+        if finding.node_id is not None
+        else tuple(a for a in advice.actions if a not in OF_A_MEMBER),
         from_index=finding.from_index,
         to_index=finding.to_index,
     )

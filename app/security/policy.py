@@ -73,6 +73,8 @@ TABLE: tuple[Rule, ...] = (
     rule("POST", PAGE + r"/members/change", Right.OPERATE),
     rule("POST", CLUSTER + r"/nodes/[^/]+/repair", Right.OPERATE),
     rule("POST", PAGE + r"/nodes/[^/]+/repair", Right.OPERATE),
+    rule("POST", CLUSTER + r"/nodes/[^/]+/restart", Right.OPERATE),
+    rule("POST", PAGE + r"/nodes/[^/]+/restart", Right.OPERATE),
     rule(CHANGE, r"/api/v1/operations/[^/]+", Right.OPERATE, somewhere=True),
     rule(CHANGE, r"/api/v1/audits(/.*)?", Right.OPERATE, somewhere=True),
     rule("POST", PAGE + r"/leadership(/.*)?", Right.OPERATE),

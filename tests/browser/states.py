@@ -237,6 +237,7 @@ def prepared(console: Console) -> dict[str, str]:
     paths = pages_of(add_audit(console, "divergent"), add_transfer(console))
     return paths | {
         "audit-running": f"{GROUP}/audits/{add_running_audit(console)}", "repair": f"{GROUP}/nodes/n1/repair",
+        "restart": f"{GROUP}/nodes/n1/restart", "restart-machine": f"{GROUP}/nodes/n1/restart?what=state_machine",
         "repairing": f"/operations/{add_repair(console)}", "addresses": f"{GROUP}/addresses",
     }  # fmt: skip
 

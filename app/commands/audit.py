@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from app.commands.common import (
+    I64_MAX,
     ConfigOption,
     Exit,
     Failure,
@@ -38,8 +39,12 @@ def audit(
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="A cluster that a console knows.")] = None,
     console: Annotated[str | None, typer.Option(metavar="URL", help="That console.")] = None,
     depth: Annotated[Depth | None, typer.Option(help="How much is read; bytes by default.")] = None,
-    from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Not below this index.")] = None,
-    to_index: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="Not above this index.")] = None,
+    from_index: Annotated[
+        int | None, typer.Option("--from", metavar="N", min=0, max=I64_MAX, help="Not below this index.")
+    ] = None,
+    to_index: Annotated[
+        int | None, typer.Option("--to", metavar="N", min=0, max=I64_MAX, help="Not above this index.")
+    ] = None,
     master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark master; local[*] by default.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write findings there as Parquet.")] = None,
     ca_file: Annotated[Path | None, typer.Option("--ca", "--ca-file", metavar="FILE", help="Their CA (PEM).")] = None,

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HTTP_TIMEOUT_S: Final = 5.0
+I32_MAX: Final = (1 << 31) - 1  # what the fields of requests hold: a larger number is a slip at the keyboard
+I64_MAX: Final = (1 << 63) - 1
 CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
 CONTROL_ANSWER_S: Final = 60.0  # for all of an answer
 
@@ -287,6 +289,16 @@ def control_call(
     return content
 
 
+def _why_unreachable(error: Exception) -> str:
+    """What an operator can act on, where the library says it in words of its own."""
+    why = f"{error or type(error).__name__}"
+    if "WRONG_VERSION_NUMBER" in why or "record layer failure" in why:
+        return "it speaks no TLS there: write http://"
+    if "disconnected without sending a response" in why:
+        return f"{why} (where it speaks TLS: write https://)"
+    return why + (" (--ca FILE names the authority that signed its certificate)" if "self-signed" in why else "")
+
+
 def control_answer(
     method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
     *, tls: ssl.SSLContext | None = None,
@@ -313,9 +325,7 @@ def control_answer(
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except httpx2.HTTPError as error:
-        why = f"{error or type(error).__name__}"
-        hint = " (--ca FILE names the authority that signed its certificate)" if "self-signed" in why else ""
-        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {why}{hint}") from error
+        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {_why_unreachable(error)}") from error
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.broker_calls import all_items, change, look, path_of
-from app.commands.common import Exit, Failure, JsonOption, Target, in_group, say, show, show_json
+from app.commands.common import I32_MAX, I64_MAX, Exit, Failure, JsonOption, Target, in_group, say, show, show_json
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns
 from node.printable import escaped
@@ -105,8 +105,12 @@ def reset_group(
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="In which topic.")],
     to: Annotated[To, typer.Option("--to", help="Where it goes on.")],
     time: Annotated[str | None, typer.Option("--time", metavar="RFC3339", help="With --to time.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", metavar="N", min=0, help="With --to offset.")] = None,
-    queue: Annotated[int | None, typer.Option("--queue", metavar="Q", min=0, help="One queue only.")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="N", min=0, max=I64_MAX, help="With --to offset.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", metavar="Q", min=0, max=I32_MAX, help="One queue only.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be set, and set nothing.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,

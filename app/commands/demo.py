@@ -169,7 +169,7 @@ def announcement(running: Demo) -> str:
         "  Try, in another terminal:",
         *(f"    {command_name()} {arguments:<{width}} {why}" for arguments, why in tries),
         "",
-        "  Ctrl-C stops everything" + (" and removes the data." if not running.options.keep else "."),
+        f"  {running.options.ending}",
     ]
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import (
+    I64_MAX,
     Exit,
     Failure,
     JsonOption,
@@ -65,7 +66,7 @@ def print_entry(entry: Entry, as_json: bool, unverified: bool = False, raw: bool
 @in_group
 def get(
     target: Target,
-    index: Annotated[int, typer.Argument(metavar="INDEX", min=0, help="The first index to read.")],
+    index: Annotated[int, typer.Argument(metavar="INDEX", min=0, max=I64_MAX, help="The first index to read.")],
     count: Annotated[
         int, typer.Option("--count", "-n", metavar="N", min=1, max=100_000, help="How many indexes to read.")
     ] = 1,
@@ -103,10 +104,19 @@ def get(
 @in_group
 def tail(
     target: Target,
-    from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="Start at this index.")] = None,
+    from_index: Annotated[
+        int | None, typer.Option("--from", metavar="N", min=0, max=I64_MAX, help="Start at this index.")
+    ] = None,
     lines: Annotated[
         int | None,
-        typer.Option("--lines", "-n", metavar="N", min=0, help="The last N entries (10); with --from: N and no more."),
+        typer.Option(
+            "--lines",
+            "-n",
+            metavar="N",
+            min=0,
+            max=I64_MAX,
+            help="The last N entries (10); with --from: N and no more.",
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as entries are committed.")] = False,
     as_json: JsonOption = False,

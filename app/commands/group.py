@@ -18,6 +18,7 @@ import typer
 
 from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import (
+    I64_MAX,
     ClassicBroker,
     Exit,
     Failure,
@@ -308,7 +309,7 @@ def transfer(
         str | None, typer.Argument(metavar="[MEMBER]", help="Who shall lead; the best one if absent.")
     ] = None,
     if_term: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Only if the group is still in this term.")
+        int | None, typer.Option(metavar="N", min=0, max=I64_MAX, help="Only if the group is still in this term.")
     ] = None,
     deadline_ms: Annotated[
         int, typer.Option(metavar="N", min=100, max=600_000, help="Give up after this long.")

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from app.commands.common import (
+    I64_MAX,
     Exit,
     Failure,
     JsonOption,
@@ -32,7 +33,9 @@ from node.protocol.kv import ITEMS_MAX, EventType, KvError, KvEvent, KvItem, KvR
 T = TypeVar("T")
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
 TtlOption = Annotated[int, typer.Option("--ttl-ms", metavar="MS", min=0, help="It goes after so long; 0: it stays.")]
-LimitOption = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="So many keys at most.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", "-n", metavar="N", min=1, max=I64_MAX, help="So many keys at most.")
+]
 HELP = "The key-value store of a group that was born with --state-machine kv."
 commands = typer.Typer(help=HELP, no_args_is_help=True)
 
@@ -181,8 +184,12 @@ def range_(
 def watch(
     target: Target,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Keys that begin so; empty: all.")] = "",
-    from_index: Annotated[int | None, typer.Option("--from", metavar="N", min=0, help="From this entry on.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", metavar="N", min=1, help="End after N events.")] = None,
+    from_index: Annotated[
+        int | None, typer.Option("--from", metavar="N", min=0, max=I64_MAX, help="From this entry on.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", metavar="N", min=1, max=I64_MAX, help="End after N events.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Print what happens to keys, as it happens; Ctrl-C ends it."""

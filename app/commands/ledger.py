@@ -21,6 +21,7 @@ from typing import Annotated, Any, BinaryIO, Final, TypeVar
 import typer
 
 from app.commands.common import (
+    I64_MAX,
     Exit,
     Failure,
     JsonOption,
@@ -153,7 +154,8 @@ def append(
     split: Annotated[Split, typer.Option(help="How the input becomes entries.", case_sensitive=False)] = Split.LINES,
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Entries per request.")] = 500,
     expected_index: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Append only if the first entry gets this index.")
+        int | None,
+        typer.Option(metavar="N", min=0, max=I64_MAX, help="Append only if the first entry gets this index."),
     ] = None,
     deadline_s: Annotated[
         float, typer.Option(metavar="N", min=0.1, help="Give up on one request after this many seconds.")

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.common import (
+    I64_MAX,
     Exit,
     Failure,
     JsonOption,
@@ -39,7 +40,8 @@ NEW_MEMBER_S: Final = 2.0
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it the pre-flight is shown, and a question.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the pre-flight only.")]
 IfTermOption = Annotated[
-    int | None, typer.Option("--if-term", metavar="N", min=0, help="Only if the group is still in this term.")
+    int | None,
+    typer.Option("--if-term", metavar="N", min=0, max=I64_MAX, help="Only if the group is still in this term."),
 ]
 MemberArgument = Annotated[str, typer.Argument(metavar="ID")]
 AddressArgument = Annotated[str, typer.Argument(metavar="HOST:PORT")]

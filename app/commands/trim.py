@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.common import (
+    I64_MAX,
     Exit,
     JsonOption,
     TokenFileOption,
@@ -27,7 +28,10 @@ from node.printable import escaped
 def trim(
     node: Annotated[str, typer.Option(metavar="URL", help="The control plane of the member whose log it is.")],
     through: Annotated[
-        int, typer.Option("--through", metavar="INDEX", min=0, help="The last entry that may go; whole files only.")
+        int,
+        typer.Option(
+            "--through", metavar="INDEX", min=0, max=I64_MAX, help="The last entry that may go; whole files only."
+        ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and who keeps what.")] = False,
     force: Annotated[

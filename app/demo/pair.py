@@ -152,7 +152,7 @@ class PairDemo:
             await asyncio.gather(self.producer.close(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)
         self.ports.release()
-        if self.options.directory is None and not self.options.keep:
+        if self.options.removes_data:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def announcement(self, command: str) -> str:
@@ -176,7 +176,7 @@ class PairDemo:
                 f"    {command} ha status {nodes}",
                 f"    {command} audit --ha {stores}",
                 f"    kill -STOP {self.processes.running['s1'].pid}; kill -CONT {self.processes.running['s1'].pid}",
-                "", "  Ctrl-C stops everything" + (" and removes the data." if not self.options.keep else "."),
+                "", f"  {self.options.ending}",
             ]
         )  # fmt: skip
 

@@ -77,6 +77,16 @@ class DemoOptions:
     noted: bool = True
     messages: bool = False
 
+    @property
+    def removes_data(self) -> bool:
+        """Whether the end of the demo takes its data with it."""
+        return self.directory is None and not self.keep
+
+    @property
+    def ending(self) -> str:
+        """What Ctrl-C does, as the demo says when it is up."""
+        return "Ctrl-C stops everything" + (" and removes the data." if self.removes_data else "; the data stay.")
+
 
 def demo_directory(wanted: Path | None) -> Path:
     """A fresh directory: the one that was named, or one beside the others, where dead demos' leavings are removed.
@@ -295,7 +305,7 @@ class Demo:
         await asyncio.gather(*clients, self.links.stop(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)
         self.ports.release()
-        if self.options.directory is None and not self.options.keep:
+        if self.options.removes_data:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 

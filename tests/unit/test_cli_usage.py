@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,17 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["get"], "INDEX"),
         (["get", "x"], "valid integer"),
         (["get", "-1"], "-1"),
+        (["get", str(2**63), "--peers", PEERS], "INDEX"),
+        (["tail", "--from", str(2**63), "--peers", PEERS], "--from"),
+        (["tail", "-n", str(2**63), "--peers", PEERS], "--lines"),
+        (["append", "--expected-index", str(2**63), "--peers", PEERS], "--expected-index"),
+        (["transfer", "n0", "--if-term", str(2**63), "--peers", PEERS], "--if-term"),
+        (["members", "remove", "n0", "--if-term", str(2**63), "--peers", PEERS], "--if-term"),
+        (["kv", "watch", "a", "--from", str(2**63), "--peers", PEERS], "--from"),
+        (["kv", "range", "a", "b", "--limit", str(2**63), "--peers", PEERS], "--limit"),
+        (["trim", "--through", str(2**63), "--node", "http://127.0.0.1:1"], "--through"),
+        (["audit", "--store", "d", "--from", str(2**63)], "--from"),
+        (["consumer", "reset", "g", "--topic", "t", "--queue", str(2**31)], "--queue"),
         (["tail", "--from", "-3"], "--from"),
         (["transfer", "n9", "--peers", PEERS], "n9 is no member"),
         (["node"], "[peers] is empty"),
@@ -103,6 +116,25 @@ def test_what_is_not_there_is_69(arguments: list[str], capsys: pytest.CaptureFix
     assert run(arguments) == Exit.UNREACHABLE == 69
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
+
+
+def test_an_address_of_the_other_scheme_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            plain, _ = listener.accept()
+            with plain:
+                plain.recv(65536)
+                plain.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        try:
+            assert run(["status", "--node", f"https://127.0.0.1:{port}"]) == Exit.UNREACHABLE
+        finally:
+            answering.join()
+    assert capsys.readouterr().err.rstrip().endswith("cannot be reached: it speaks no TLS there: write http://")
 
 
 def test_help_lists_what_works_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
 from app.demo.relay import Links, Relay
+from app.demo.run import DemoOptions
 from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demo, write_note
 from node.children import apart
 from node.client import AppendResult, OutcomeUnknown
@@ -46,6 +47,15 @@ def test_flights_come_in_time_order_with_null_for_what_was_not_recorded(tmp_path
     }  # fmt: skip
     assert messages[0]["arr_delay"] == -3.5
     assert list(flights) == list(flights), "round after round the same"
+
+
+@pytest.mark.parametrize(
+    ("options", "stay"),
+    [(DemoOptions(), False), (DemoOptions(keep=True), True), (DemoOptions(directory=Path("here")), True)],
+)
+def test_it_says_whether_the_data_go(options: DemoOptions, stay: bool) -> None:
+    assert options.removes_data is not stay
+    assert options.ending == "Ctrl-C stops everything" + ("; the data stay." if stay else " and removes the data.")
 
 
 def test_the_real_year_is_installed() -> None:

@@ -23,9 +23,18 @@ Cursor = Annotated[str | None, Query(max_length=128)]
 RowCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")]  # of lists in the order of their rows
 Index = Annotated[int, Path(ge=0, le=INT64_MAX)]
 From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
+IndexCursor = Annotated[int | None, Query(ge=0, le=INT64_MAX, description="`next` of the answer before this one")]
 RFC3339 = {"format": "date-time"}
 Time = Annotated[str | None, Query(max_length=40, description="RFC 3339", json_schema_extra=RFC3339)]
 RowId = Annotated[int, Path(ge=1, le=INT64_MAX)]
+
+
+def begin_at(from_: From = None, cursor: IndexCursor = None) -> int | None:
+    """Where a list of entries begins: whoever follows `next` names what it named before, and the cursor."""
+    return from_ if cursor is None else cursor
+
+
+Begin = Annotated[int | None, Depends(begin_at)]
 
 
 def console_of(request: Request) -> Console:

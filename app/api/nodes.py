@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from app.api import node_models as models
 from app.api.common import (
+    Begin,
     ClusterId,
     ConsoleDep,
     Cursor,
@@ -20,6 +21,7 @@ from app.api.common import (
     Json,
     Limit,
     NodeId,
+    RowCursor,
     Time,
     time_or_none,
 )
@@ -102,8 +104,8 @@ async def closures(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = No
 async def entries(
     cluster_id: ClusterId,
     console: ConsoleDep,
+    from_: Begin,
     node: NodeId = None,
-    from_: From = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     view: Literal["committed", "raw"] = "committed",
     as_: Annotated[As, Query(alias="as")] = "text",
@@ -148,8 +150,10 @@ async def truncation_entries(
 
 
 @router.get("/segments", responses=says(models.NodeSegments))
-async def segments(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
-    return await console.ask(cluster_id, "segments", node_id=node)
+async def segments(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: RowCursor = None
+) -> Json:
+    return await console.ask(cluster_id, "segments", node_id=node, limit=limit, cursor=cursor)
 
 
 @router.get(
@@ -179,7 +183,7 @@ async def segment(
 async def digests(
     cluster_id: ClusterId,
     console: ConsoleDep,
-    from_: From = None,
+    from_: Begin,
     to: Range | None = None,
     block: Block = 1000,
     node: NodeId = None,

@@ -85,7 +85,7 @@ def failure_of(url: str, status: int, content: Json) -> Failure:
     text = str(content.get("detail") or content.get("title") or status)
     if content.get("outcome") == "unknown":
         return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {text}")
-    if status == 404 and content.get("code") is None and text == "Not Found":
+    if status == 404 and content.get("code") is None and content.get("title") == "Not Found":
         return Failure(Exit.FINDING, f"{url}: this group has no brokers")
     if status in REFUSED:
         return Failure(Exit.FINDING, text)

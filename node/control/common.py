@@ -31,9 +31,18 @@ DIGESTS_MAX = 8  # different ranges at a time; however many ask for one, it is r
 
 Index = Annotated[int, Path(ge=0, le=INT64_MAX)]
 From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
+IndexCursor = Annotated[int | None, Query(ge=0, le=INT64_MAX, description="`next` of the answer before this one")]
 To = Annotated[int | None, Query(ge=0, le=INT64_MAX)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=128)]
+
+
+def begin_at(from_: From = None, cursor: IndexCursor = None) -> int | None:
+    """Where a list of entries begins: whoever follows `next` names what it named before, and the cursor."""
+    return from_ if cursor is None else cursor
+
+
+Begin = Annotated[int | None, Depends(begin_at)]
 
 
 @dataclass(slots=True)

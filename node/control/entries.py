@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from node.control.common import INT64_MAX, From, Index, Json, Parts, PartsDep, not_leader
+from node.control.common import INT64_MAX, Begin, Index, Json, Parts, PartsDep, not_leader
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.log_files import FileMarks
 from node.control.problems import Problem
@@ -110,13 +110,13 @@ def json_value(text: str) -> Any:
 @router.get("/entries", responses=says(Entries))
 async def entries(
     parts: PartsDep,
-    from_: From = None,
+    from_: Begin,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     as_: As = "text",
     view: View = "committed",
     consistency: Linearizable | None = None,
 ) -> Json:
-    """Without `from`: the newest `limit` entries. `next` continues.
+    """Without `from`: the newest `limit` entries. `next` is the `cursor` (or the `from`) of what follows.
 
     Without `consistency` from this member's files, perhaps behind the others. `linearizable`: as the group usually
     confirms reads; by name `lease` (where the group has lease reads on), `read-index` (a round trip to a quorum) or
@@ -302,7 +302,7 @@ async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
         else:
             bodies = [base64.b64decode(one, validate=True) for one in given.entries]
     except ValidationError as error:
-        reason = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        reason = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())
         raise Problem(422, "Invalid request", reason, outcome="not_appended") from None
     except (binascii.Error, ValueError) as error:
         raise Problem(422, "Invalid request", f"entries: {error}", outcome="not_appended") from None

@@ -35,6 +35,7 @@ TOKEN = "the control plane's token"
 TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
 KEYS_PATH: Final = "/api/v1/kv/"
+APPENDS_PATH: Final = "/api/v1/entries"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -154,7 +155,9 @@ class Guard:
             return
         given = asked.get("content-type", "").partition(";")[0].strip().lower()
         if given not in WRITE_TYPES and not (not given and asked.get("content-length", "0") == "0"):
-            raise Problem(415, "Unsupported media type", f"Send application/json or an octet-stream, not {given!r}.")
+            outcome = "not_appended" if scope["path"] == APPENDS_PATH else None
+            text = f"Send application/json or an octet-stream, not {given!r}."
+            raise Problem(415, "Unsupported media type", text, outcome=outcome)
 
     def check_group(self, scope: Scope, _: Headers) -> None:
         query = scope.get("query_string", b"")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep
+from node.control.common import INT64_MAX, Begin, Json, Parts, PartsDep
 from node.control.machine_calls import ask, commands, found, raw_bytes, shown
 from node.control.problems import Problem
 from node.control.read_modes import Consistency
@@ -122,16 +122,16 @@ def behind(prefix: bytes) -> bytes:
 @router.get("/kv-events", responses=says(Events))
 async def events(
     parts: PartsDep,
+    from_: Begin,
     prefix: Annotated[str, Query(max_length=KEY_BYTES_MAX)] = "",
-    from_: Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)] = None,
     wait_ms: Annotated[int, Query(ge=1, le=30_000)] = 20_000,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
     as_: As = "text",
 ) -> Json:
     """What happened to keys that begin with `prefix`, from entry `from` on (without it: from now on).
 
-    Waits until there is something, `wait_ms` at most. `next` is the next `from`; 410 where events from there on are not
-    kept any more: read the keys, then go on from `next_index`.
+    Waits until there is something, `wait_ms` at most. `next` is the next `cursor` (or `from`); 410 where events from
+    there on are not kept any more: read the keys, then go on from `next_index`.
     """
     if from_ is None:
         from_ = (await found(parts, ask_range(b"", b"", 1), "linearizable")).applied_index + 1

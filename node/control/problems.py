@@ -42,10 +42,14 @@ async def on_problem(_: Request, error: Exception) -> Response:
 
 async def on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
+    headers, title, detail = dict(error.headers or {}), str(error.detail), str(error.detail)
+    path = request.scope["path"]
     if error.status_code == 405:
-        headers = {"allow": ", ".join(allowed(request.app.router.routes, request.scope))}
-    return document(error.status_code, str(error.detail), str(error.detail), headers)
+        methods = ", ".join(allowed(request.app.router.routes, request.scope))
+        headers, detail = {"allow": methods}, f"{request.method} is not for {path!r}: it takes {methods}."
+    elif error.status_code == 404:
+        detail = f"There is nothing at {path!r}; /openapi.json lists what there is."
+    return document(error.status_code, title, detail, headers)
 
 
 async def on_validation(_: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
 
-from node.control.common import From, Json, Limit, Parts, PartsDep, To
+from node.control.common import Begin, Json, Limit, Parts, PartsDep, To
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import BYTES, gives, says
@@ -149,13 +149,13 @@ def parse_range(asked: str | None, end: int) -> tuple[int, int]:
 @router.get("/digests", responses=says(Digests))
 async def digest_list(
     parts: PartsDep,
-    from_: From = None,
+    from_: Begin,
     to: To = None,
     block: Annotated[int, Query(ge=1, le=1_000_000)] = 1000,
 ) -> Json:
     """SHA-256 per block over what the disk holds now; null with a `problem` where it cannot be read.
 
-    A long range is answered in parts: `next` is the next `from`.
+    A long range is answered in parts: `next` is the next `cursor` (or `from`).
     """
     marks = await parts.bulk.marks()
     if marks is None:

@@ -84,6 +84,10 @@ def test_appends_and_reads_in_every_form(group: Group, leader: str) -> None:
     assert lossless["as"] == "base64" and lossless["body"] == odd and lossless["note"]
     page = group.get(leader, f"/api/v1/entries?from={first}&limit=2").json()
     assert [one["body"] for one in page["items"]] == ["one", '{"two": 2}'] and page["next"] == str(first + 2)
+    for query in (f"cursor={page['next']}", f"from={first}&cursor={page['next']}"):
+        following = group.get(leader, f"/api/v1/entries?{query}&limit=1").json()
+        assert [one["index"] for one in following["items"]] == [first + 2], query
+    assert group.get(leader, "/api/v1/entries?cursor=x").status_code == 422
     assert page["consistency"].startswith("stale")
     newest = group.get(leader, "/api/v1/entries?limit=1").json()
     assert newest["items"][0]["body"] == "five" and newest["next"] is None
@@ -100,6 +104,8 @@ def test_what_is_not_there_is_404_with_the_range(group: Group, leader: str) -> N
     assert missing.headers["content-type"] == "application/problem+json"
     assert group.get(leader, f"/api/v1/entries/{1 << 70}").status_code == 422
     assert group.get(leader, "/api/v1/operations/none").status_code == 404
+    assert "'/api/v1/nothing'" in group.get(leader, "/api/v1/nothing").json()["detail"]
+    assert "takes GET" in group.post(leader, "/api/v1/state", json={}).json()["detail"]
 
 
 @undisturbed
@@ -127,13 +133,14 @@ def test_expected_index_guards_an_append(group: Group, leader: str) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"{", b'{"entries":[]}', b'{"entries":[1]}', b'{"entries":["a"],"more":1}', b'{"entries":["?"],"as":"base64"}',
-     b'{"entries":["\xff"]}', b'{"entries":["\\ud800"]}'],
+     b'{"entries":["\xff"]}', b'{"entries":["\\ud800"]}', b"[]"],
 )  # fmt: skip
 @undisturbed
 def test_malformed_appends_are_refused_and_not_appended(group: Group, leader: str, content: bytes) -> None:
     before = group.state(leader)["log"]["end_index"]
     refused = group.post(leader, "/api/v1/entries", content=content, headers=JSON)
     assert refused.status_code == 422 and refused.json()["outcome"] == "not_appended"
+    assert refused.json()["detail"][:1] != ":"
     assert group.state(leader)["log"]["end_index"] == before
 
 
@@ -196,6 +203,7 @@ def test_digests_are_those_of_the_entries_and_equal_on_all_replicas(group: Group
     ]
     assert bare[0] == bare[1] == bare[2]
     blocks = [(one["from_index"], one["to_index"]) for one in answers[0]]
+    assert group.get(leader, f"{path}&cursor=10").json()["items"][0]["from_index"] == 10
     assert blocks[0] == (3, 9) and blocks[1] == (10, 19) and blocks[-1][1] == last
     hashed = hashlib.sha256()
     for index in range(3, 10):

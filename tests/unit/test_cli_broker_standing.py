@@ -49,7 +49,7 @@ def test_alarms_about_brokers_are_taken_over_and_no_others(planes: Planes) -> No
 
 
 def test_a_group_without_brokers_is_asked_once(planes: Planes) -> None:
-    planes.answers["GET", "broker"] = 404, {"detail": "Not Found"}
+    planes.answers["GET", "broker"] = 404, {"title": "Not Found", "detail": "There is nothing at '/api/v1/broker'"}
     assert codes(asked(planes)) == [[], []]
     assert [what for _who, what, _body in planes.asked] == ["broker"]
     planes.asked.clear()

@@ -152,7 +152,7 @@ def test_brokers_are_well_or_not(planes: Planes, capsys: pytest.CaptureFixture[s
     planes.answers["GET", "broker"] = 503, {"detail": "The engine is down"}
     assert asked_of(planes, "broker", "list") == 1
     assert "no broker is master" in capsys.readouterr().out
-    planes.answers["GET", "broker"] = 404, {"detail": "Not Found"}
+    planes.answers["GET", "broker"] = 404, {"title": "Not Found", "detail": "There is nothing at '/api/v1/broker'"}
     assert asked_of(planes, "broker", "list") == 1
     assert "this group has no brokers" in capsys.readouterr().err
 

@@ -337,13 +337,15 @@ def read_delay_offsets(said: Mapping[Any, Any]) -> dict[int, int]:
 
 
 def _numbers(table: Mapping[Any, Any]) -> dict[int, int]:
-    """Java writes the names of such maps without quotes; they are queues or levels. Raises BodyError."""
+    """Java writes the names of such maps without quotes; they are queues or levels. An offset below 0, which RocketMQ
+    keeps where a client says it, is left out. Raises BodyError."""
     found: dict[int, int] = {}
     for name, value in table.items():
         text = str(name)
-        if not (text.isascii() and text.isdigit() and int(text) <= INT32_MAX and type(value) is int and value >= 0):
+        if not (text.isascii() and text.isdigit() and int(text) <= INT32_MAX and type(value) is int):
             raise BodyError(f"{text[:40]!r}: {str(value)[:40]} is no offset")
-        found[int(text)] = value
+        if value >= 0:
+            found[int(text)] = value
     return found
 
 

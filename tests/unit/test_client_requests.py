@@ -21,7 +21,7 @@ from node.message_client.routes import Queue
 from node.message_store.broker_tables import CONSUMER_OFFSETS, GROUPS, TOPICS, table_in
 from node.message_store.put_result import PutStatus
 from node.message_store.record import decode_record
-from node.rocketmq.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription
+from node.rocketmq.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription, read_offsets
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
 from node.rocketmq.dispatch import Dispatcher
@@ -390,6 +390,26 @@ def test_tables_are_written_as_a_slave_reads_them() -> None:
         assert broker.answered(FakePeer(), 9999).code == Answer.REQUEST_CODE_NOT_SUPPORTED
 
     story(work)
+
+
+@pytest.mark.parametrize("offset", [-1, -(1 << 63)])
+def test_an_offset_below_zero_is_not_kept(offset: int) -> None:
+    """A slave, and the next start, would read none of the offsets of all groups."""
+
+    def work(broker: Broker) -> None:
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": "3", "commitOffset": str(offset)}
+        answer = broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields)
+        assert answer.code == Answer.SYSTEM_ERROR and "no offset" in (answer.remark or "")
+        said = broker.answered(FakePeer(), Request.GET_ALL_CONSUMER_OFFSET)
+        assert bytes(said.body) == b'{"offsetTable":{}}'
+
+    story(work)
+
+
+@pytest.mark.parametrize("said", [b"-1", b"-9223372036854775808"])
+def test_one_offset_below_zero_hides_no_other(said: bytes) -> None:
+    table = load(b'{"offsetTable":{"T@G":{3:' + said + b',4:7},"U@G":{0:5}}}')
+    assert read_offsets(table) == {("T", "G"): {4: 7}, ("U", "G"): {0: 5}}
 
 
 # --- files for RocketMQ's tools ---------------------------------------------------------------------------------------

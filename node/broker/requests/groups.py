@@ -101,7 +101,9 @@ class ConsumerOffsets:
         return self._table.get((topic, group), {}).get(queue_id)
 
     def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Raises Refusal where it has no room."""
+        """Raises Refusal where it has no room, and where it is none."""
+        if offset < 0:
+            raise Refusal(Answer.SYSTEM_ERROR, f"{offset} is no offset: 0 is a queue's first", {})
         queues = self._table.get((topic, group), {})
         if queue_id not in queues:
             if (

@@ -21,6 +21,7 @@ from app.audit.pair_result import result_of
 from app.audit.replicas import ReplicaSpec
 from app.console.settings import Seed
 from tests.unit.console_kit import running
+from tests.unit.console_tour import RESULT
 from tests.unit.fake_pair import FakePair
 from tests.unit.pair_faults import body_of_slave
 
@@ -73,5 +74,29 @@ def test_an_audit_of_a_pair_is_started_and_its_finding_stands_side_by_side(
             assert "/entries/" not in page and "committed index" not in page
             page = (await ann.get("/clusters/pair")).text
             assert f"offset {result['findings'][0]['from_index']:,} on s1" in page and "/clusters/pair/audits" in page
+
+    asyncio.run(work())
+
+
+def test_a_finding_of_a_group_is_shown_without_what_pairs_have(tmp_path: Path) -> None:
+    finding = {
+        "class": "body_differs", "severity": "critical", "from_index": 7, "to_index": 7, "replicas": ["n2"],
+        "detail": "another body",
+    }  # fmt: skip
+    result = {**RESULT, "verdict": "divergent", "findings": [finding]}
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            kept = kit.app.state.audit_runner.kept
+            row, _ = await kept.create(
+                cluster_id="demo", cluster_name="demo", depth="bytes", from_index=None, to_index=None,
+                directory=str(tmp_path), requested_by="ann",
+            )  # fmt: skip
+            await kept.running(row.id, 1)
+            await kept.finish(row.id, {"event": "result", "result": result})
+            answer = await ann.get(f"/clusters/demo/audits/{row.id}")
+            assert answer.status_code == 200 and "another body" in answer.text and "side by side" not in answer.text
 
     asyncio.run(work())

@@ -239,7 +239,7 @@ def test_clients_groups_offsets_and_topics_are_bounded(monkeypatch: pytest.Monke
         assert codes.count(0) == 12 and set(codes[12:]) == {1}
         found = [broker.pull(FakePeer(), 0, consumerGroup=f"g{one}") for one in range(10)]
         assert [one and one.remark for one in found][-1] == (
-            "no room for another group: 12 are kept, with names of 255 characters"
+            "no room for another group: 12 are kept, with names of 255 characters and of 4194304 bytes together"
         )
 
     story(work)

@@ -15,13 +15,23 @@ from typing import Final
 from node.rocketmq.bodies import NAME_CHARS_MAX, DataVersion, GroupConfig, offsets_answer
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Refusal
+from node.rocketmq.java_json import dump
 
 GROUPS_MAX: Final = 20_000
 OFFSETS_MAX: Final = 400_000  # of queues, of all groups
+# Slaves, and the next start of a broker in classic mode, read each table at once: encoded, it is below 16 MiB.
+OFFSETS_BYTES_MAX: Final = 14 << 20
+QUEUE_BYTES_MAX: Final = 32  # of an encoded offset: the queue's number, its own, and what stands between
+GROUP_NAMES_BYTES_MAX: Final = 4 << 20  # each is in the table twice, beside some 220 bytes of a group
 _SYSTEM: Final = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )  # fmt: skip
+
+
+def name_bytes(name: str) -> int:
+    """Of a name as it is encoded: what cannot be printed takes six for each character."""
+    return len(dump(name))
 
 
 OffsetItems = list[tuple[tuple[str, str], dict[int, int]]]  # by topic and group, then by queue
@@ -37,6 +47,8 @@ class GroupTable:
         self.groups: dict[str, GroupConfig] = {name: GroupConfig(name) for name in _SYSTEM}
         self.version = DataVersion(0, now_ms())
         self._made = dict(self.groups)
+        self._names_bytes = 0
+        self._count_names()
         self.auto_create = True
         self.keeps: Callable[[], bool] = lambda: True
         self.write: Callable[[GroupConfig], None] = lambda _group: None
@@ -55,13 +67,22 @@ class GroupTable:
 
     def put(self, group: GroupConfig) -> GroupConfig:
         """Raises Refusal."""
-        if len(group.name) > NAME_CHARS_MAX or (group.name not in self.groups and len(self.groups) >= GROUPS_MAX):
-            text = f"no room for another group: {GROUPS_MAX} are kept, with names of {NAME_CHARS_MAX} characters"
+        if len(group.name) > NAME_CHARS_MAX or (group.name not in self.groups and not self._has_room(group.name)):
+            text = (
+                f"no room for another group: {GROUPS_MAX} are kept, with names of {NAME_CHARS_MAX} characters"
+                f" and of {GROUP_NAMES_BYTES_MAX} bytes together"
+            )
             raise Refusal(Answer.SYSTEM_ERROR, text)
         if self.groups.get(group.name) != group:
             self.write(group)
             self.take(group.name, group)
         return group
+
+    def _has_room(self, name: str) -> bool:
+        return len(self.groups) < GROUPS_MAX and self._names_bytes + name_bytes(name) <= GROUP_NAMES_BYTES_MAX
+
+    def _count_names(self) -> None:
+        self._names_bytes = sum(map(name_bytes, self.groups))
 
     def take(self, name: str, group: GroupConfig | None) -> None:
         """As the log has it from now on; None: it is deleted."""
@@ -69,19 +90,23 @@ class GroupTable:
             return
         if group is None:
             del self.groups[name]
+            self._names_bytes -= name_bytes(name)
         else:
+            self._names_bytes += 0 if name in self.groups else name_bytes(name)
             self.groups[name] = group
         self._changed()
 
     def take_all(self, groups: dict[str, GroupConfig]) -> None:
         """These, and those that every broker has."""
         before, self.groups = self.groups, self._made | groups
+        self._count_names()
         if self.groups != before:
             self._changed()
 
     def load(self, groups: dict[str, GroupConfig], version: DataVersion) -> None:
         """As they were kept, with the version that they had."""
         self.groups = self._made | groups
+        self._count_names()
         self.version = version
 
     def _changed(self) -> None:
@@ -96,6 +121,7 @@ class ConsumerOffsets:
         self.on_change: Callable[[tuple[str, str]], None] = lambda _name: None
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._count = 0
+        self._names_bytes = 0
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         return self._table.get((topic, group), {}).get(queue_id)
@@ -106,13 +132,15 @@ class ConsumerOffsets:
             raise Refusal(Answer.SYSTEM_ERROR, f"{offset} is no offset: 0 is a queue's first", {})
         queues = self._table.get((topic, group), {})
         if queue_id not in queues:
-            if (
-                self._count >= OFFSETS_MAX
-                or max(len(group), len(topic)) > NAME_CHARS_MAX
-                or not 0 <= queue_id < 1 << 31
-            ):
-                raise Refusal(Answer.SYSTEM_ERROR, f"no room for an offset: {OFFSETS_MAX} are kept", {})
+            if max(len(group), len(topic)) > NAME_CHARS_MAX or not 0 <= queue_id < 1 << 31:
+                raise Refusal(Answer.SYSTEM_ERROR, "no room for an offset: of no queue, or the names are too long", {})
+            names_bytes = self._names_bytes + (0 if queues else pair_bytes(topic, group))
+            taken_bytes = names_bytes + (self._count + 1) * QUEUE_BYTES_MAX
+            if self._count >= OFFSETS_MAX or taken_bytes > OFFSETS_BYTES_MAX:
+                text = f"no room for an offset: {OFFSETS_MAX} are kept, of {OFFSETS_BYTES_MAX} bytes with their names"
+                raise Refusal(Answer.SYSTEM_ERROR, text, {})
             self._count += 1
+            self._names_bytes = names_bytes
         if queues.get(queue_id) != offset:
             self._table.setdefault((topic, group), {})[queue_id] = offset
             self.on_change((topic, group))
@@ -130,13 +158,15 @@ class ConsumerOffsets:
 
     def take(self, topic: str, group: str, queues: Mapping[int, int]) -> None:
         """As the log has them from now on; none: they are gone."""
-        self._count += len(queues) - len(self._table.pop((topic, group), {}))
+        before = self._table.pop((topic, group), {})
+        self._count += len(queues) - len(before)
+        self._names_bytes += (bool(queues) - bool(before)) * pair_bytes(topic, group)
         if queues:
             self._table[topic, group] = dict(queues)
 
     def clear(self) -> None:
         self._table.clear()
-        self._count = 0
+        self._count = self._names_bytes = 0
 
     @property
     def count(self) -> int:
@@ -150,6 +180,11 @@ class ConsumerOffsets:
     def as_said(self) -> dict[str, Mapping[int, int]]:
         """By `topic@group`, as Java has it."""
         return {f"{topic}@{group}": queues for (topic, group), queues in self._table.items()}
+
+
+def pair_bytes(topic: str, group: str) -> int:
+    """Of a topic and a group as they are encoded, with what stands around the offsets of their queues."""
+    return name_bytes(f"{topic}@{group}") + len(":{},")
 
 
 def offsets_of(items: OffsetItems) -> bytes:

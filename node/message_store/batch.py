@@ -34,11 +34,14 @@ class BatchedMessage:
     body_crc: int = 0
 
 
-def decode_batch(data: BytesLike) -> list[BatchedMessage]:
-    """Raises MessageFormatError unless the messages fill `data` to its end."""
+def decode_batch(data: BytesLike, messages_max: int | None = None) -> list[BatchedMessage]:
+    """Raises MessageFormatError unless the messages fill `data` to its end, and where there are more than
+    `messages_max`: none is read beyond it."""
     found: list[BatchedMessage] = []
     at = 0
     while at < len(data):
+        if len(found) == messages_max:
+            raise MessageFormatError(f"a batch of more than {messages_max} messages")
         if len(data) - at < _FIXED_BYTES:
             raise MessageFormatError(f"message {len(found)} of the batch: {len(data) - at} bytes are left")
         size, magic, crc, flag, body_bytes = _HEAD.unpack_from(data, at)

@@ -126,14 +126,11 @@ class PutLimits:
             text = f"a batch of {len(batch.body)} bytes, {self.body_bytes_max} at most"
             raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
         try:
-            found = decode_batch(batch.body)
+            found = decode_batch(batch.body, BATCH_MESSAGES_MAX)
         except MessageFormatError as error:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
         if not found:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
-        if len(found) > BATCH_MESSAGES_MAX:
-            text = f"a batch of {len(found)} messages, {BATCH_MESSAGES_MAX} at most"
-            raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
         own = batch.properties_data
         if _MARKS.search(batch.body) is None and _MARKS.search(own) is None:
             return self._judged_alike(batch, found)

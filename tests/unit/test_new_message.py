@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from node.message_store.batch import BatchedMessage, encode_batch
+from node.message_store.batch import BatchedMessage, decode_batch, encode_batch
+from node.message_store.errors import MessageFormatError
 from node.message_store.new_message import BATCH_MESSAGES_MAX, NewMessage, PutLimits, Refused, record_bytes
 from node.message_store.properties import join_properties, parse_properties
 from node.message_store.put_result import PutResult, PutStatus, refused
@@ -180,5 +181,8 @@ def test_a_batch_has_no_more_messages_than_the_engine_takes_at_once() -> None:
     assert BATCH_MESSAGES_MAX == ENTRIES_PER_REQUEST_MAX
     one = encode_batch([BatchedMessage(0, b"", b"")])
     assert len(LIMITS.judged_batch(message(body=one * BATCH_MESSAGES_MAX))) == BATCH_MESSAGES_MAX
-    with pytest.raises(Refused, match="16385 messages, 16384 at most"):
+    with pytest.raises(Refused, match="more than 16384 messages"):
         LIMITS.judged_batch(message(body=one * (BATCH_MESSAGES_MAX + 1)))
+    with pytest.raises(MessageFormatError, match="more than 3"):
+        decode_batch(one * 3 + b"\0" * 22, 3)  # nothing is read of what is behind
+    assert len(decode_batch(one * 3, 3)) == 3

@@ -6,6 +6,7 @@ command exists here only if it works. Commands import what they need when they r
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 
@@ -46,6 +47,7 @@ from app.commands import (
 from app.commands import settings as settings_commands
 from app.commands.common import Exit, Failure, quiet_broken_pipe, say
 
+ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 app = typer.Typer(
     name="quorumscope",
     help="A replicated commit log in the DLedger family, and the console that its operators never had.",
@@ -150,5 +152,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_line(text: str) -> str:
-    """The same text without line breaks or a trailing full stop."""
-    return " ".join(text.split()).rstrip(".")
+    """The same text without line breaks, an operating system's error numbers or a trailing full stop."""
+    return " ".join(ERROR_NUMBER.sub("", text).split()).rstrip(".")

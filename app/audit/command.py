@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from app.audit.fencing import store_directory
 from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
 from app.audit.message_render import render_messages
 from app.audit.pair_result import render_pair
@@ -70,6 +71,7 @@ def run(args: AuditArgs) -> int:
     directory = Path(tempfile.mkdtemp(prefix="quorumscope-audit-"))
     try:
         specs = replica_specs(args)
+        check_paths(args, specs)
         write_spec(
             directory, specs, depth=args.depth, from_index=args.from_index, to_index=args.to_index,
             master=args.master, out=str(Path(args.out).resolve()) if args.out else None, messages=args.messages,
@@ -102,6 +104,37 @@ def replica_specs(args: AuditArgs) -> list[ReplicaSpec]:
         if not spec.location.startswith(("http://", "https://")):
             raise CommandError(USAGE, f"--node takes the URL of a control plane, not {spec.location!r}")
     return [*nodes, *stores]
+
+
+def check_paths(args: AuditArgs, specs: list[ReplicaSpec]) -> None:
+    """What can be seen without Java, which takes seconds to start. Raises CommandError."""
+    named: set[str | None] = set()
+    for spec in (one for one in specs if one.kind == "directory"):
+        path = Path(spec.location)
+        if not path.is_dir():
+            what = "it is no directory" if path.exists() else "there is no such directory"
+            raise CommandError(USAGE, f"--store {path}: {what}")
+        for twice in {spec.location, spec.id} & named:
+            raise CommandError(USAGE, f"--store {twice} is named twice")
+        named |= {spec.location, spec.id} - {None}
+    if args.out is not None and Path(args.out).exists() and not Path(args.out).is_dir():
+        raise CommandError(USAGE, f"--out {args.out}: it is no directory")
+    if args.ca_file is not None and not Path(args.ca_file).is_file():
+        raise CommandError(USAGE, f"--ca {args.ca_file}: there is no such file")
+    if args.messages or args.ha or any(one.kind == "http" for one in specs):
+        return
+    problems = [problem for one in specs if (problem := no_store(Path(one.location))) is not None]
+    if len(problems) == len(specs):  # else: the others are read, and what is wrong with it is in the result
+        raise CommandError(USAGE, "; ".join(problems))
+
+
+def no_store(path: Path) -> str | None:
+    """Why a directory cannot be read as a member's store; None where it can."""
+    try:
+        store_directory(path)
+    except ReadFailed as error:
+        return str(error)
+    return None
 
 
 def store_spec(text: str) -> ReplicaSpec:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from app.bench.report import on_machine
-from app.commands.common import Exit, Failure, show_json
+from app.commands.common import Exit, Failure, existing_directory, show_json
 
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
 DataOption = Annotated[
@@ -55,9 +55,7 @@ def known_peer(against: str | None) -> str | None:
 
 
 def directory_of(data: Path | None) -> Path | None:
-    if data is not None and not data.is_dir():
-        raise Failure(Exit.USAGE, f"--data {data}: there is no such directory")
-    return data
+    return None if data is None else existing_directory(data, "--data")
 
 
 def measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:

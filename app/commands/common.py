@@ -145,6 +145,14 @@ def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mappin
         raise Failure(Exit.USAGE, str(error)) from error
 
 
+def existing_directory(path: Path, option: str = "") -> Path:
+    """The same path. Raises Failure where there is none, or something else."""
+    if not path.is_dir():
+        what = "it is no directory" if path.exists() else "there is no such directory"
+        raise Failure(Exit.USAGE, f"{option}{' ' if option else ''}{path}: {what}")
+    return path
+
+
 def token_of(token_file: Path | None) -> str | None:
     """The API token: a file that was named, else $QUORUMSCOPE_TOKEN. Raises Failure."""
     if token_file is None:
@@ -292,6 +300,8 @@ def control_call(
 def _why_unreachable(error: Exception) -> str:
     """What an operator can act on, where the library says it in words of its own."""
     why = f"{error or type(error).__name__}"
+    if "Connection refused" in why:
+        return f"{why}: nothing listens there; start that node, or name another address"
     if "WRONG_VERSION_NUMBER" in why or "record layer failure" in why:
         return "it speaks no TLS there: write http://"
     if "disconnected without sending a response" in why:

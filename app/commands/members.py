@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from dataclasses import replace as replace_in
 from typing import Annotated, Any, Final
 
@@ -31,6 +32,7 @@ from app.commands.common import (
 from node.client import LedgerError
 from node.client import members as client_members
 from node.protocol.codes import ResponseCode
+from node.protocol.peers import checked_address, checked_id
 from node.views.members import MembersView, MemberView
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
@@ -43,8 +45,21 @@ IfTermOption = Annotated[
     int | None,
     typer.Option("--if-term", metavar="N", min=0, max=I64_MAX, help="Only if the group is still in this term."),
 ]
+
+
+def _checked(check: Callable[[str], str]) -> Callable[[str], str]:
+    def text(given: str) -> str:
+        try:
+            return check(given)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return text
+
+
 MemberArgument = Annotated[str, typer.Argument(metavar="ID")]
-AddressArgument = Annotated[str, typer.Argument(metavar="HOST:PORT")]
+NewMemberArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked(checked_id))]
+AddressArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", callback=_checked(checked_address))]
 
 members = typer.Typer(name="members", help="Who belongs to a group, and changes of it.")
 
@@ -110,7 +125,7 @@ def pending_of(found: MembersView) -> dict[str, Any] | None:
 @in_group
 def add(
     target: Target,
-    member: MemberArgument,
+    member: NewMemberArgument,
     address: AddressArgument,
     learner: Annotated[bool, typer.Option("--learner", help="It stays one until promoted by hand.")] = False,
     yes: YesOption = False,
@@ -158,7 +173,7 @@ def remove(
 def replace(
     target: Target,
     old: Annotated[str, typer.Argument(metavar="OLD")],
-    new: Annotated[str, typer.Argument(metavar="NEW")],
+    new: Annotated[str, typer.Argument(metavar="NEW", callback=_checked(checked_id))],
     address: AddressArgument,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, Target, existing_directory, in_group, show, show_json
 from node.printable import escaped
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def opened_store(directory: Path | None) -> Iterator[MessageStore]:
 
     if directory is None:
         raise Failure(Exit.USAGE, "which store? give --store DIR, the directory that a broker's storePathRootDir names")
-    if not directory.is_dir():
-        raise Failure(Exit.USAGE, f"{directory}: there is no such directory")
+    existing_directory(directory)
     try:
         store = MessageStore(directory)
     except MessageStoreError as error:

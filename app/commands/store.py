@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, PeersOption, say, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, PeersOption, existing_directory, say, show, show_json
 from node.children import environment, python
 from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME
@@ -45,8 +45,7 @@ commands = typer.Typer(help="Look at a store's files.", no_args_is_help=True, ri
 
 def store_directory(directory: Path) -> Path:
     """The directory that holds `data/` and `index/`. Raises Failure with what was looked for."""
-    if not directory.is_dir():
-        raise Failure(Exit.USAGE, f"{directory}: there is no such directory")
+    existing_directory(directory)
     if (directory / "data").is_dir():
         return directory
     found = sorted(path for path in directory.glob("dledger-*") if (path / "data").is_dir())

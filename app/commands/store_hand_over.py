@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, existing_directory, show, show_json
 from app.commands.store import DryRunOption, Progress, commands, recorded
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ def performed(
     from node.message_store.errors import MessageFormatError, MessageStoreError
     from node.store.errors import StoreError
 
-    if not directory.is_dir():
-        raise Failure(Exit.USAGE, f"{directory}: there is no such directory")
+    existing_directory(directory)
     with nullcontext(lambda _status: None) if dry_run else recorded(directory, arguments, name) as note:
         try:
             report = work()

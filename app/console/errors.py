@@ -228,7 +228,10 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
 
 async def on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    fields = [{"field": ".".join(map(str, one["loc"])), "reason": one["msg"]} for one in error.errors()]
+    fields = [
+        {"field": ".".join(map(str, one["loc"])), "reason": one["msg"].removeprefix("Value error, ")}
+        for one in error.errors()
+    ]
     detail = "; ".join(f"{one['field']}: {one['reason']}" for one in fields)
     return render(request.scope, 422, "Invalid request", detail, fields=fields)
 

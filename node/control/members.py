@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, answer, engine_away, not_leader, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
@@ -18,6 +18,7 @@ from node.control.leadership import STARTED, Key, name_of
 from node.control.operations import unknown
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.peers import checked_address, checked_id
 from node.views.members import MembersView
 from node.views.state import StateView
 
@@ -26,6 +27,8 @@ ASK_S = 30.0  # a quorum's disks; without a quorum the leader steps down, and sa
 PREFLIGHT_S = 5.0
 TermAsked = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 MemberId = Annotated[str, Path(min_length=1, max_length=64)]
+
+Address = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_address)]
 
 
 class Change(BaseModel):
@@ -39,14 +42,14 @@ class Change(BaseModel):
 class NewMember(Change):
     """`learner`: it stays one; else it becomes a voter once it has caught up. `replaces`: then that voter leaves."""
 
-    id: Annotated[str, Field(min_length=1, max_length=64)]
-    address: Annotated[str, Field(min_length=1, max_length=300)]
+    id: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(checked_id)]
+    address: Address
     learner: bool = False
     replaces: Annotated[str | None, Field(max_length=64)] = None
 
 
 class Moved(Change):
-    address: Annotated[str, Field(min_length=1, max_length=300)]
+    address: Address
 
 
 @router.get("/members", response_model=MembersView)

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from node.control.absent import why_absent
 from node.http_methods import allowed
 
 
@@ -48,13 +49,17 @@ async def on_http(request: Request, error: Exception) -> Response:
         methods = ", ".join(allowed(request.app.router.routes, request.scope))
         headers, detail = {"allow": methods}, f"{request.method} is not for {path!r}: it takes {methods}."
     elif error.status_code == 404:
-        detail = f"There is nothing at {path!r}; /openapi.json lists what there is."
+        why = why_absent(request.app.state.parts.settings, path)
+        detail = why or f"There is nothing at {path!r}; /openapi.json lists what there is."
     return document(error.status_code, title, detail, headers)
 
 
 async def on_validation(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    fields = [{"field": ".".join(map(str, one["loc"])), "reason": one["msg"]} for one in error.errors()]
+    fields = [
+        {"field": ".".join(map(str, one["loc"])), "reason": one["msg"].removeprefix("Value error, ")}
+        for one in error.errors()
+    ]
     detail = "; ".join(f"{one['field']}: {one['reason']}" for one in fields)
     return document(422, "Invalid request", detail, fields=fields)
 

@@ -65,11 +65,23 @@ def parse_peers(text: str) -> dict[str, str]:
     return check_peers(peers)
 
 
+def checked_address(address: str) -> str:
+    """The same text. Raises ValueError for what is no host:port."""
+    split_address(address)
+    return address
+
+
+def checked_id(member_id: str) -> str:
+    """The same text. Raises ValueError for what can be no member's id."""
+    if not MEMBER_ID.fullmatch(member_id):
+        raise ValueError(f'"{member_id}" is no member id: letters, digits, "_" and "." only')
+    return member_id
+
+
 def check_peers(peers: dict[str, str]) -> dict[str, str]:
     """The same mapping; raises ValueError for an id or address that no member can have."""
     for member_id, address in peers.items():
-        if not MEMBER_ID.fullmatch(member_id):
-            raise ValueError(f'"{member_id}" is no member id: letters, digits, "_" and "." only')
+        checked_id(member_id)
         split_address(address)
     if len(set(peers.values())) != len(peers):
         raise ValueError("two members have the same address")

@@ -28,6 +28,14 @@ def samples_stay_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.console.aggregate.STALE_S", STALE_S)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_demo_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands without an address take the demo that runs: one beside the tests is none of theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def patient_writers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database's writers wait long for their turn; tests of that time-out set one of their own."""

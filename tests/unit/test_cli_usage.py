@@ -20,6 +20,16 @@ PEERS = "n0-127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)
+def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with the arguments of an audit is said before its process, and Java, start."""
+
+    def start_job(directory: Path) -> None:
+        raise AssertionError(f"a job was started in {directory}")
+
+    monkeypatch.setattr("app.audit.command.start_job", start_job)
+
+
+@pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No configuration and no demo of the machine that the tests run on."""
     for name in ("QUORUMSCOPE_PEERS", "QUORUMSCOPE_CONFIG", "QUORUMSCOPE_TOKEN"):
@@ -72,7 +82,23 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["audit", "--cluster", "c", "--store", "d"], "not both"),
         (["audit", "--store", "d", "--depth", "deep"], "--depth"),
         (["audit", "--store", "d", "--from", "9", "--to", "3"], "above"),
+        (["audit", "--store", "/nope"], "--store /nope: there is no such directory"),
+        (["audit", "--store", __file__, "--store", "/"], "it is no directory"),
+        (["audit", "--store", "/bin", "--store", "/usr"], "/usr holds no store"),
+        (["audit", "--store", "/", "--store", "/"], "--store / is named twice"),
+        (["audit", "--store", "a=/", "--store", "a=/usr"], "--store a is named twice"),
+        (["audit", "--store", "/", "--out", __file__], "it is no directory"),
+        (["audit", "--node", "http://127.0.0.1:1", "--ca", "/nope"], "--ca /nope: there is no such file"),
+        (["members", "add", "n-9", "127.0.0.1:1", "--peers", PEERS], '"n-9" is no member id'),
+        (["members", "add", "n9", "x", "--peers", PEERS], '"x" is not host:port'),
+        (["members", "replace", "n0", "n 9", "127.0.0.1:1", "--peers", PEERS], '"n 9" is no member id'),
+        (["members", "address", "n0", "127.0.0.1:0", "--peers", PEERS], "the port must be a number from 1 to 65535"),
+        (["export"], "No such command"),
+        (["sidecar"], "No such command"),
+        (["migrate", "check", "d"], "No such command"),
+        (["node", "--grpc", "127.0.0.1:1"], "No such option"),
         (["store", "verify", "/nope"], "no such directory"),
+        (["store", "verify", __file__], "it is no directory"),
         (["store", "verify", "/"], "is no store"),
         (["config", "check", "--set", "node.x=1"], "unknown key node.x"),
         (["config", "check", "--for-node"], "[peers] is empty"),
@@ -116,6 +142,9 @@ def test_what_is_not_there_is_69(arguments: list[str], capsys: pytest.CaptureFix
     assert run(arguments) == Exit.UNREACHABLE == 69
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
+    assert "Errno" not in said.err
+    if "127.0.0.1" in arguments[-1]:
+        assert "http://127.0.0.1:1 cannot be reached: Connection refused: nothing listens there; start" in said.err
 
 
 def test_an_address_of_the_other_scheme_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

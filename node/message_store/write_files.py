@@ -7,6 +7,7 @@ disk before `sync` of the file (and `sync_folder` of where its name stands) retu
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import shutil
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from node.protocol.entry import BytesLike
 
 OPEN_MAX: Final = 128
+PIECE_BYTES: Final = 1024 * 1024
 
 
 class Disk(Protocol):
@@ -32,7 +34,7 @@ class Disk(Protocol):
         """Into a file that is there."""
 
     def zero_from(self, path: Path, offset: int) -> None:
-        """All bytes from `offset` to the end of the file."""
+        """All bytes from `offset` to the end of the file, from the back to the front; its length stays as it is."""
 
     def replace(self, path: Path, data: bytes) -> None:
         """A small file, whole and on disk, or what was there before."""
@@ -110,9 +112,12 @@ class OsDisk:
 
     def zero_from(self, path: Path, offset: int) -> None:
         fd = self._fd(path)
-        size = os.fstat(fd).st_size
-        os.ftruncate(fd, offset)
-        os.ftruncate(fd, size)
+        # In place: a process that ended between cutting a file off and making it long again would leave a short one.
+        for first, last in reversed(_written(fd, offset)):
+            while last > first:
+                low = max(first, last - PIECE_BYTES)
+                self.write(path, low, bytes(last - low))
+                last = low
 
     def replace(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,3 +168,19 @@ class OsDisk:
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
+
+
+def _written(fd: int, offset: int) -> list[tuple[int, int]]:
+    """The ranges of a file from `offset` on that are no holes, as (from, to) in ascending order."""
+    found: list[tuple[int, int]] = []
+    size = os.fstat(fd).st_size
+    while offset < size:
+        try:
+            first = os.lseek(fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        offset = os.lseek(fd, first, os.SEEK_HOLE)
+        found.append((first, offset))
+    return found

@@ -6,6 +6,7 @@ place (`int32_table`) are not possible here: the index is tested elsewhere.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from node.protocol.entry import BytesLike
 from tests.simulation.disk import SimulatedPlatform
+from tests.simulation.disk_files import SECTOR_BYTES, sectors_of
 
 
 class MessageDisk:
@@ -48,9 +50,18 @@ class MessageDisk:
 
     def zero_from(self, path: Path, offset: int) -> None:
         fd = self._fd(path)
-        size = self.platform.file_size(fd)
-        self.platform.ftruncate(fd, offset)
-        self.platform.ftruncate(fd, size)
+        for number in reversed(sectors_of(offset, self.platform.file_size(fd))):
+            low, high = max(offset, number * SECTOR_BYTES), (number + 1) * SECTOR_BYTES
+            if self._holds_data(fd, low, high):
+                self.write(path, low, bytes(min(high, self.platform.file_size(fd)) - low))
+
+    def _holds_data(self, fd: int, low: int, high: int) -> bool:
+        try:
+            return self.platform.seek_data(fd, low) < high
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
 
     def replace(self, path: Path, data: bytes) -> None:
         self.platform.make_directory(path.parent)

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.broker.campaign import run_seed
 from tests.simulation.broker.checks import BROKER_INVARIANTS
 from tests.simulation.broker.swarm import BrokerSwarm
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.prove import hunt, known_seeds
 
 STEPS = 3_000
@@ -17,6 +18,14 @@ STEPS = 3_000
 @pytest.mark.parametrize("seed", range(6))
 def test_brokers_keep_their_promises_under_faults(seed: int) -> None:
     result = run_seed(seed, STEPS)
+    assert result.violation is None, f"seed {seed}: {result.violation}"
+
+
+@pytest.mark.parametrize("seed", [73, 74])
+def test_brokers_that_end_in_a_call_of_their_disk_start_again(seed: int) -> None:
+    """One ended while it zeroed the rest of a queue, one as the master with an offset that was not yet in the log."""
+    profile = MUTANTS["broker_keeps_empty_files"].profile
+    result = run_seed(seed, 2 * STEPS, profile)
     assert result.violation is None, f"seed {seed}: {result.violation}"
 
 

@@ -49,7 +49,8 @@ class BrokerWire:
     def __init__(self, world: BrokerWorld) -> None:
         self._world = world
         self._ends: dict[tuple[str, int], int] = {}  # how far each queue was said to reach
-        # How far each group was said to be, by which master of which term: it writes that into the log a moment later.
+        # How far each group was said to be, by which incarnation of a broker in which term: it writes that into the log
+        # a moment later, and one that crashes before has said it in vain, as in RocketMQ.
         self._consumed: dict[tuple[str, int, str, str, int], int] = {}
         self.answers = 0
 
@@ -100,7 +101,7 @@ class BrokerWire:
     @staticmethod
     def _group(process: BrokerProcess, said: Mapping[str, str]) -> tuple[str, int, str, str, int]:
         term = process.broker.roles.term if process.broker is not None else -1
-        return process.id, term, said["consumerGroup"], said["topic"], int(said["queueId"])
+        return process.name, term, said["consumerGroup"], said["topic"], int(said["queueId"])
 
     def _judge(self, process: BrokerProcess, asked: _Asked, answer: Command) -> None:
         code, said = asked.command.code, asked.command.fields or {}

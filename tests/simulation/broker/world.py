@@ -27,7 +27,7 @@ from tests.simulation.broker.workload import BrokerWorkload
 from tests.simulation.broker_records import EPOCH_MS, kind_of
 from tests.simulation.driver.machine import FIRST_PORT, Machine
 from tests.simulation.driver.sockets import Socket
-from tests.simulation.driver.world import DriverWorld, seeded
+from tests.simulation.driver.world import ANSWERED_WITHIN_NS, DriverWorld, seeded
 from tests.simulation.observer import Observer
 
 DELAY_LEVELS = "1s 2s 3s"
@@ -160,6 +160,15 @@ class BrokerWorld(DriverWorld):
             self.nemesis.heal()
             self._until(self.all_delivered, "the brokers do not come to rest")
             self._close_books()
+
+    def _close_books(self) -> None:
+        """Not while a master writes down a moment later how far its groups are."""
+        bound = self.now + ANSWERED_WITHIN_NS
+        self._until(
+            lambda: (self.wire.waiting() is None or self.now >= bound) and self.all_delivered(),
+            "the brokers do not stay at rest",
+        )
+        super()._close_books()
 
     def all_delivered(self) -> bool:
         """One master, everybody has dispatched everything, nothing waits for its time or for a decision."""

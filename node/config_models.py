@@ -25,6 +25,7 @@ from node.state_machine.kind import kind_of
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
+SESSION_S_MAX: Final = 10 * 365 * 24 * 3600
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 
@@ -298,9 +299,9 @@ class ConsoleTable(Table):
     """Names under which browsers reach the console, beside the address itself."""
     sample_interval_ms: Annotated[int, Field(ge=100, le=60_000)] = 500
     """How often each node is asked for its state."""
-    session_idle_s: Annotated[int, Field(ge=60)] = 12 * 3600
+    session_idle_s: Annotated[int, Field(ge=60, le=SESSION_S_MAX)] = 12 * 3600
     """A login that was not used for this long ends."""
-    session_max_s: Annotated[int, Field(ge=60)] = 7 * 24 * 3600
+    session_max_s: Annotated[int, Field(ge=60, le=SESSION_S_MAX)] = 7 * 24 * 3600
     """A login ends after this in any case."""
     history_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """How long history is kept."""
@@ -348,7 +349,7 @@ class OidcTable(Table):
     """What the login page calls it."""
     console_url: Annotated[str, AfterValidator(_origin)] = ""
     """The console's address as browsers and the provider know it, where it is not the one that the console derives."""
-    session_max_s: Annotated[int, Field(ge=60)] = 12 * 3600
+    session_max_s: Annotated[int, Field(ge=60, le=SESSION_S_MAX)] = 12 * 3600
     """A login by the provider ends after this; the next one reads the groups again."""
     tokens_days: Annotated[int, Field(ge=1, le=3650)] = 30
     """API tokens of its users rest once their last login is older than this."""

@@ -1,16 +1,18 @@
 """What all tables of the configuration share (`config_models.py` has most of them).
 
-Invariant: unknown keys are errors, values never change.
+Invariant: unknown keys are errors, values never change; a number is written as one and fits what programs count with.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from node.protocol.peers import split_address
+
+NUMBER_MAX: Final = 1 << 62  # sums of two still fit 64 bits
 
 
 def _address(text: str) -> str:
@@ -30,6 +32,21 @@ class Table(BaseModel):
     """One table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        default = cls.model_fields[info.field_name or ""].default
+        if isinstance(value, bool) and isinstance(default, int | float) and not isinstance(default, bool):
+            raise ValueError(f"a number is wanted, not {str(value).lower()}")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _is_countable(cls, value: Any) -> Any:
+        if isinstance(value, int) and value > NUMBER_MAX:
+            raise ValueError(f"{value} is more than {NUMBER_MAX}")
+        return value
 
 
 def is_loopback(host: str) -> bool:

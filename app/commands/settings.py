@@ -70,7 +70,7 @@ def toml_of(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return "[" + ", ".join(toml_of(item) for item in value) + "]"
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 

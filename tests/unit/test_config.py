@@ -46,6 +46,26 @@ def test_defaults_are_dledgers_but_for_heartbeat_and_election() -> None:
     assert set(settings.origin) == {*known_keys(), "peers"}
 
 
+def test_a_number_is_no_switch_and_fits_64_bits(tmp_path: Path) -> None:
+    """`snapshot_entries = true` was 1, and 2^64 seconds of a session were taken until the first login added them."""
+    defaults = load({}, None, {})
+    numbers = 0
+    for key in known_keys():
+        table, _, name = key.partition(".")
+        default = getattr(getattr(defaults, table), name)
+        if isinstance(default, bool) or not isinstance(default, int | float):
+            continue
+        numbers += 1
+        for said in ("true", str(2**64), "-1", '"many"'):
+            path = write(tmp_path, f"[{table}]\n{name} = {said}\n")
+            with pytest.raises(ConfigError, match=rf"file {path}: {key}: "):
+                load({}, path, {})
+        variable = f"QUORUMSCOPE_{table}__{name}".upper()
+        with pytest.raises(ConfigError, match=f"variable {variable}: {key}: "):
+            load({}, None, {variable: str(2**64)})
+    assert numbers > 40
+
+
 def test_flags_go_before_variables_before_the_file_before_defaults(tmp_path: Path) -> None:
     path = write(tmp_path, "[node]\ngroup = 'file'\nflush = 'async'\nid = 'n2'\n[peers]\nn7 = '127.0.0.1:1'\n")
     environ = {"QUORUMSCOPE_NODE__GROUP": "environment", "QUORUMSCOPE_NODE_ID": "n1", "QUORUMSCOPE_PEERS": PEERS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -10,6 +10,7 @@ from app.health.facts import (
     ATTENTION,
     CRITICAL,
     INFO,
+    SEVERITY_ORDER,
     Facts,
     Finding,
     spelled_range,
@@ -17,7 +18,7 @@ from app.health.facts import (
 )
 from app.health.group_view import MemberView
 from app.health.links import heard_ms
-from node.views.state import FaultView, RepairView
+from node.views.state import AlarmView, FaultView, RepairView
 
 # One sentence tells these: see `damaged`.
 DAMAGE_ALARMS: Final = ("log_damaged", "log_unrecoverable")
@@ -97,29 +98,54 @@ def before(one: MemberView) -> str:
 
 
 def alarms(facts: Facts) -> Iterator[Finding]:
+    """What members warn of, one finding for each code: a leader may warn of several peers by one."""
     full = {one.id for one in facts.members if "disk_full" in codes_of(one)}
     ids = {one.id for one in facts.members}
     for one in facts.members:
-        for alarm in (one.state and one.state.alarms) or ():
-            code, node_id = alarm.code or "alarm", one.id
+        for code, same in by_code(one, ids).items():
             if code in DAMAGE_ALARMS and one.state is not None and one.state.faults:
                 continue  # `damaged` says it in one sentence
-            severity = SEVERITIES.get(alarm.severity or "", CRITICAL if code.endswith("full") else ATTENTION)
             text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
-            text += f": {alarm.text}" if alarm.text and alarm.text != f"the disk of {one.id} is full" else ""
-            if code == "peer_disk_full" and alarm.peer_id in ids:  # a leader's word for what a member says itself
-                if alarm.peer_id in full or facts.view.leader_id not in (None, one.id):
-                    continue  # by its own word, or another's than its present leader's
-                full.add(alarm.peer_id)
-                code, node_id = "disk_full", alarm.peer_id
-                text = f"{node_id}'s disk is full, as it answered its leader {one.id}"
-            if one.reach != "ok":
-                severity, text = weaker(severity), f"{before(one)}: {text}"
-            yield Finding(f"alarm_{code}", severity, text, node_id, time_of(alarm.since))
+            said = [alarm.text for alarm in same if alarm.text and alarm.text != f"the disk of {one.id} is full"]
+            text += f": {'; '.join(said)}" if said else ""
+            yield _of_member(one, code, one.id, text, same)
+        for alarm in peers_full(one, ids):
+            assert alarm.peer_id is not None
+            if alarm.peer_id not in full and facts.view.leader_id in (None, one.id):
+                full.add(alarm.peer_id)  # not by its own word, or another's than its present leader's
+                text = f"{alarm.peer_id}'s disk is full, as it answered its leader {one.id}"
+                yield _of_member(one, "disk_full", alarm.peer_id, text, [alarm])
+
+
+def _of_member(one: MemberView, code: str, node_id: str, text: str, same: Sequence[AlarmView]) -> Finding:
+    """What alarms of one code that `one` raised say of `node_id`: as weighty as the worst, since the first."""
+    weight = [SEVERITIES.get(alarm.severity or "", CRITICAL if code.endswith("full") else ATTENTION) for alarm in same]
+    severity, since = min(weight, key=SEVERITY_ORDER.index), [time_of(alarm.since) for alarm in same]
+    if one.reach != "ok":
+        severity, text = weaker(severity), f"{before(one)}: {text}"
+    return Finding(f"alarm_{code}", severity, text, node_id, min((at for at in since if at), default=None))
+
+
+def peers_full(one: MemberView, ids: Container[str]) -> list[AlarmView]:
+    """A leader's word for what a member says itself."""
+    return [alarm for alarm in alarms_of(one) if alarm.code == "peer_disk_full" and alarm.peer_id in ids]
+
+
+def by_code(one: MemberView, ids: Container[str]) -> dict[str, list[AlarmView]]:
+    """All its other alarms."""
+    found: dict[str, list[AlarmView]] = {}
+    for alarm in alarms_of(one):
+        if alarm.code != "peer_disk_full" or alarm.peer_id not in ids:
+            found.setdefault(alarm.code or "alarm", []).append(alarm)
+    return found
+
+
+def alarms_of(one: MemberView) -> Sequence[AlarmView]:
+    return (one.state and one.state.alarms) or ()
 
 
 def codes_of(one: MemberView) -> set[str | None]:
-    return {alarm.code for alarm in (one.state and one.state.alarms) or ()}
+    return {alarm.code for alarm in alarms_of(one)}
 
 
 def weaker(severity: str) -> str:

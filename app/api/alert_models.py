@@ -39,7 +39,7 @@ class AlertList(BaseModel):
     """The worst first."""
 
     items: list[AlertView]
-    next: None
+    next: str | None
 
 
 class WindowView(BaseModel):

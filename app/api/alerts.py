@@ -31,12 +31,14 @@ from app.api.common import (
     Cursor,
     Json,
     Limit,
+    NameCursor,
     RowId,
     SightDep,
     ViewerDep,
     need,
     note,
     page_of,
+    paged,
     time_or_none,
 )
 from app.api.models import Page
@@ -110,10 +112,10 @@ class NewWindow(BaseModel):
 
 
 @router.get("", responses=says(AlertList))
-async def list_alerts(notifier: NotifierDep, viewer: ViewerDep) -> Json:
+async def list_alerts(notifier: NotifierDep, viewer: ViewerDep, limit: Limit = 1000, cursor: NameCursor = None) -> Json:
     """Every problem that stands and that the caller may see, worst first: who has taken it on, what silences it,
     and what was sent of it."""
-    return {"items": alerts_json(notifier, viewer), "next": None}
+    return paged(alerts_json(notifier, viewer), lambda one: f"{one['scope']}/{one['problem']['id']}", limit, cursor)
 
 
 def alerts_json(notifier: Notifier, viewer: Viewer) -> list[Json]:

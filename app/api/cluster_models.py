@@ -45,7 +45,7 @@ class ClusterList(BaseModel):
     """`unknown`: configured addresses at which no group was found yet."""
 
     items: list[ClusterSummary]
-    next: None
+    next: str | None
     unknown: list[UnknownView]
 
 
@@ -55,7 +55,7 @@ class GroupProblem(Problem):
 
 class GroupProblems(BaseModel):
     items: list[GroupProblem]
-    next: None
+    next: str | None
 
 
 class Problems(GroupProblems):

@@ -9,7 +9,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.addresses import NodeToken
 from app.api.cluster_models import ClusterList, ClusterSummary, GroupProblems, History, Problems, StoredEvents
-from app.api.common import ClusterId, ConsoleDep, Json, Limit, RowCursor, SightDep, Time, ViewerDep, note, time_or_none
+from app.api.common import (
+    ClusterId,
+    ConsoleDep,
+    Cursor,
+    Json,
+    Limit,
+    NameCursor,
+    RowCursor,
+    SightDep,
+    Time,
+    ViewerDep,
+    note,
+    paged,
+    time_or_none,
+)
 from app.api.models import PRINTABLE
 from app.console.addresses import normal_control_url
 from app.health.group_view import GroupView
@@ -47,14 +61,15 @@ def summary(view: GroupView) -> Json:
 
 
 @router.get("/clusters", responses=says(ClusterList))
-async def list_clusters(console: ConsoleDep, sight: SightDep) -> Json:
+async def list_clusters(console: ConsoleDep, sight: SightDep, limit: Limit = 1000, cursor: Cursor = None) -> Json:
     """The groups that the caller has a right to see."""
     seeds = (
         []
         if not sight.everything
         else [{"field": f"seed {url}", "reason": why, "since": None} for url, why in console.seed_problems.items()]
     )
-    return {"items": [summary(view) for view in console.clusters(sight)], "next": None, "unknown": seeds}
+    seen = [summary(view) for view in console.clusters(sight)]
+    return paged(seen, lambda one: str(one["id"]), limit, cursor, unknown=seeds)
 
 
 @router.post("/clusters", status_code=201, responses=says(ClusterSummary, 201))
@@ -118,8 +133,10 @@ async def history(
 
 
 @router.get("/clusters/{cluster_id}/problems", responses=says(GroupProblems))
-async def cluster_problems(cluster_id: ClusterId, console: ConsoleDep) -> Json:
-    return {"items": console.problems(cluster_id), "next": None}
+async def cluster_problems(
+    cluster_id: ClusterId, console: ConsoleDep, limit: Limit = 1000, cursor: NameCursor = None
+) -> Json:
+    return paged(console.problems(cluster_id), name_of, limit, cursor)
 
 
 @router.get("/clusters/{cluster_id}/events", responses=says(StoredEvents))
@@ -130,10 +147,14 @@ async def cluster_events(
 
 
 @router.get("/problems", responses=says(Problems))
-async def problems(console: ConsoleDep, sight: SightDep) -> Json:
+async def problems(console: ConsoleDep, sight: SightDep, limit: Limit = 1000, cursor: NameCursor = None) -> Json:
     """The problems of all groups that the caller sees; `console`: the console's own, for callers who see everything."""
     own = [one.to_json() for one in console.own_problems()] if sight.everything else []
-    return {"items": console.problems(sight=sight), "next": None, "console": own}
+    return paged(console.problems(sight=sight), name_of, limit, cursor, console=own)
+
+
+def name_of(problem: Json) -> str:
+    return f"{problem['cluster_id']}/{problem['id']}"
 
 
 @router.get("/events", responses=says(StoredEvents))

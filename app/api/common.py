@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from app.console.errors import Forbidden, Invalid, NoReplicatedLog, UnknownClust
 from app.db.base import parse_time
 from app.db.engine import Sessions
 from app.security.roles import Right, Sight, Viewer
+from node.paging import page
 
 Json = dict[str, Any]
 
@@ -20,6 +22,7 @@ ClusterId = Annotated[str, Path(max_length=64)]
 NodeId = Annotated[str | None, Query(max_length=64, description="a member; the leader when absent")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=128)]
+NameCursor = Annotated[str | None, Query(max_length=512)]  # of lists whose items are called by what people wrote
 RowCursor = Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$")]  # of lists in the order of their rows
 Index = Annotated[int, Path(ge=0, le=INT64_MAX)]
 From = Annotated[int | None, Query(alias="from", ge=0, le=INT64_MAX)]
@@ -93,6 +96,15 @@ def note(request: Request, target: str, *, before: Any = None, after: Any = None
     """What the trail says of this change: what it was done to, and how that was before and is after."""
     said = {"target": target, "before": before, "after": after}
     request.state.trail_detail = {name: value for name, value in said.items() if value is not None}
+
+
+def paged(items: Sequence[Json], name: Callable[[Json], str], limit: int, cursor: str | None, **beside: Any) -> Json:
+    """A page of a list that is whole in memory; `name`: what an item is called in a cursor. Raises Invalid."""
+    try:
+        shown, then = page(items, name, limit, cursor)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+    return {"items": list(shown), "next": then, **beside}
 
 
 def page_of(items: list[Json], limit: int, key: str = "id") -> Json:

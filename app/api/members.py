@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from app.api.common import ClusterId, ConsoleDep, Json, NodeId, OfALog, ViewerDep, note
+from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, NodeId, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.node_models import NodeMembers
 from app.api.nodes import Member
@@ -60,9 +60,11 @@ STARTED: dict[int | str, dict[str, Any]] = says(OperationView, 202) | says(
 
 
 @router.get("", responses=says(NodeMembers))
-async def members(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+async def members(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: Cursor = None
+) -> Json:
     """The configuration in effect at the leader, or at another member by its own log."""
-    return await console.ask(cluster_id, "members", node_id=node)
+    return await console.ask(cluster_id, "members", node_id=node, limit=limit, cursor=cursor)
 
 
 @router.post("", status_code=202, responses=STARTED)

@@ -34,7 +34,7 @@ class SampledState(BaseModel):
 
 class SampledStates(BaseModel):
     items: list[SampledState]
-    next: None
+    next: str | None
     as_of: str
 
 
@@ -97,7 +97,7 @@ class NodeTruncations(BaseModel):
     """All replicas', the newest first; `unknown`: whose archive could not be read, and why."""
 
     items: list[NodeTruncation]
-    next: None
+    next: str | None
     unknown: list[UnknownView]
 
 

@@ -23,6 +23,7 @@ from app.api.common import (
     NodeId,
     RowCursor,
     Time,
+    paged,
     time_or_none,
 )
 from app.console.cursors import INT64_MAX
@@ -41,7 +42,9 @@ Range = Annotated[int, Query(ge=0, le=INT64_MAX)]
 
 
 @router.get("/state", responses=says(models.States))
-async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+async def state(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: Cursor = None
+) -> Json:
     """All members' states, as last sampled; one member's, asked now, with `node`."""
     if node is not None:
         return await console.ask(cluster_id, "state", node_id=node)
@@ -56,7 +59,7 @@ async def state(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None)
         }
         for one in view.members
     ]
-    return {"items": items, "next": None, "as_of": view.as_of}
+    return paged(items, lambda one: str(one["id"]), limit, cursor, as_of=view.as_of)
 
 
 @router.get("/ha", responses=says(models.Pair))
@@ -91,8 +94,10 @@ async def watermarks(
 
 
 @router.get("/dispatchers", responses=says(models.NodeDispatchers))
-async def dispatchers(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
-    return await console.ask(cluster_id, "dispatchers", node_id=node)
+async def dispatchers(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: Cursor = None
+) -> Json:
+    return await console.ask(cluster_id, "dispatchers", node_id=node, limit=limit, cursor=cursor)
 
 
 @router.get("/closures", responses=says(models.NodeClosures))
@@ -125,8 +130,12 @@ async def entry(
 
 
 @router.get("/truncations", responses=says(models.NodeTruncations))
-async def truncations(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
-    return await console.truncations(cluster_id, node)
+async def truncations(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: Cursor = None
+) -> Json:
+    """All replicas', the newest first."""
+    found = await console.truncations(cluster_id, node)
+    return paged(found["items"], lambda one: f"{one['node_id']}/{one['seq']}", limit, cursor, unknown=found["unknown"])
 
 
 @router.get("/truncations/{node_id}/{seq}", responses=says(models.NodeTruncation))

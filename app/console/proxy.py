@@ -16,6 +16,7 @@ from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView, MemberView
 
 Json = dict[str, Any]
+TRUNCATIONS_MAX = 1000
 COMPARED = ("term", "body", "body_crc", "chain_crc", "magic", "size_bytes")
 
 
@@ -70,9 +71,9 @@ def same_entry(first: Json, second: Json) -> bool:
 
 
 async def truncations(nodes: Nodes, view: GroupView, node_id: str | None) -> Json:
-    """All replicas' archives in one list, newest first."""
+    """All replicas' archives in one list, newest first; what is older than a node's newest thousand is unknown."""
     members = [one for one in view.members if node_id in (None, one.id)]
-    answers = await from_all(nodes, members, "truncations", limit=100)
+    answers = await from_all(nodes, members, "truncations", limit=TRUNCATIONS_MAX)
     items: list[Json] = []
     unknown: list[Json] = []
     for one, answer in zip(members, answers, strict=True):
@@ -81,5 +82,8 @@ async def truncations(nodes: Nodes, view: GroupView, node_id: str | None) -> Jso
             unknown.append({"field": f"truncations of {one.id}", "reason": answer.detail, "since": since})
         else:
             items += [{"node_id": one.id, **item} for item in answer.get("items") or []]
+            if answer.get("next") is not None:
+                reason = f"it keeps more than {TRUNCATIONS_MAX}: ask its control plane for those before"
+                unknown.append({"field": f"truncations of {one.id}", "reason": reason, "since": rfc3339(utc_now())})
     items.sort(key=lambda item: str(item.get("at") or ""), reverse=True)
     return {"items": items, "next": None, "unknown": unknown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +17,12 @@ from node.control.operations import Operations
 from node.control.problems import Problem
 from node.control.shared_work import SharedWork
 from node.control.snapshots import Snapshots
+from node.paging import page
 from node.protocol.codes import ResponseCode
 from node.rereading import Rereading
 from node.views.base import View
+from node.views.members import MembersView
+from node.views.replication import DispatchersView
 from node.views.state import StateView
 
 if TYPE_CHECKING:
@@ -84,6 +88,18 @@ async def parts_of(request: Request) -> Parts:  # async: FastAPI sends a plain f
 
 
 PartsDep = Annotated[Parts, Depends(parts_of)]
+
+
+def page_answer(
+    view: DispatchersView | MembersView, name: Callable[[Any], str], limit: int, cursor: str | None
+) -> Response:
+    """A page of the view's items. Raises Problem."""
+    try:
+        shown, then = page(view.items or (), name, limit, cursor)
+    except ValueError as error:
+        raise Problem(422, "Invalid request", str(error)) from None
+    items = None if view.items is None else tuple(shown)
+    return answer(view.model_copy(update={"items": items, "next": then}))
 
 
 def answer(view: View) -> Response:

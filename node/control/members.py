@@ -12,7 +12,18 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, answer, engine_away, not_leader, term_moved
+from node.control.common import (
+    INT64_MAX,
+    Cursor,
+    Json,
+    Limit,
+    Parts,
+    PartsDep,
+    engine_away,
+    not_leader,
+    page_answer,
+    term_moved,
+)
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key, name_of
 from node.control.operations import unknown
@@ -53,9 +64,9 @@ class Moved(Change):
 
 
 @router.get("/members", response_model=MembersView)
-async def members(parts: PartsDep) -> Response:
+async def members(parts: PartsDep, limit: Limit = 1000, cursor: Cursor = None) -> Response:
     """By this member's own log; the leader's is what counts."""
-    return answer(await parts.snapshots.get(MembersView))
+    return page_answer(await parts.snapshots.get(MembersView), lambda one: str(one.id), limit, cursor)
 
 
 @router.post("/members", status_code=202, responses=STARTED)

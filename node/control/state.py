@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from node.closed_stream import ClosedStream
 from node.control import ha
-from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer
+from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer, page_answer
 from node.control.metrics import exposition
 from node.control.problems import Problem
 from node.openapi_statuses import TEXT, gives, says
@@ -63,8 +63,8 @@ async def watermarks(parts: PartsDep) -> Response:
 
 
 @router.get("/dispatchers", response_model=DispatchersView)
-async def dispatchers(parts: PartsDep) -> Response:
-    return answer(await parts.snapshots.get(DispatchersView))
+async def dispatchers(parts: PartsDep, limit: Limit = 1000, cursor: Cursor = None) -> Response:
+    return page_answer(await parts.snapshots.get(DispatchersView), lambda one: str(one.peer_id), limit, cursor)
 
 
 @router.get("/closures", response_model=ClosuresView)

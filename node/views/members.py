@@ -46,6 +46,7 @@ class MembersView(AnswerView):
     index: Whole | None = None
     needed: Whole | None = None
     items: Annotated[tuple[MemberView, ...], Bounded] | None = None
+    next: Text | None = None
     pending: PendingView | None = None
     removed: Annotated[tuple[Text, ...], Bounded] | None = None
     ended: Annotated[tuple[Text, ...], Bounded] | None = None

@@ -36,6 +36,7 @@ TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
 KEYS_PATH: Final = "/api/v1/kv/"
 APPENDS_PATH: Final = "/api/v1/entries"
+ONCE: Final = ("host", "origin", "authorization", "content-type", "sec-fetch-site")  # what requests are judged by
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -66,6 +67,7 @@ class Guard:
             self.named = NamedTokens(settings.control.tokens_file, rereading)
         self.checks: tuple[Callable[[Scope, Headers], None], ...] = (
             self.check_path,
+            self.check_once,
             self.check_host,
             self.check_origin,
             self.check_token,
@@ -111,6 +113,13 @@ class Guard:
                 )
                 raise Problem(422, "Invalid request", text)
             raise Problem(404, "Not found", f"There is nothing at {scope['path']!r}.")
+
+    def check_once(self, _: Scope, asked: Headers) -> None:
+        """Of two values a proxy before this may have judged the other one (RFC 9112, 3.2; RFC 9110, 5.3). Raises
+        Problem."""
+        for name in ONCE:
+            if len(asked.getlist(name)) > 1:
+                raise Problem(400, "Repeated header", f"The header {name!r} may be there once.")
 
     def check_host(self, _: Scope, asked: Headers) -> None:
         name = name_in(asked.get("host", ""))

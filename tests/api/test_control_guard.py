@@ -81,6 +81,22 @@ def test_the_host(tmp_path: Path, host: str, status: int) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("name", ["Host", "Origin", "Authorization", "Content-Type", "Sec-Fetch-Site"])
+def test_what_is_judged_by_may_be_there_once(tmp_path: Path, name: str) -> None:
+    """Else a proxy could let a request pass for its first value, and this one serve it for the other."""
+    values = {"Host": "127.0.0.1:8431", "Origin": BASE, "Authorization": f"Bearer {TOKEN}"}
+
+    async def work() -> None:
+        headers = [("Host", values["Host"]), ("Authorization", values["Authorization"])]
+        async with client(tmp_path, **{"control.token_file": str(token_file(tmp_path))}) as asking:
+            assert (await asking.get("/api/v1", headers=headers)).status_code == 200
+            twice = [(name, values.get(name, "none"))] * (1 if name in ("Host", "Authorization") else 2)
+            answer = await asking.get("/api/v1", headers=[*headers, *twice])
+            assert answer.status_code == 400 and name.lower() in answer.json()["detail"]
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "missing", [{}, {"control.token_file": "yes"}, {"control.tls_cert_file": "c", "control.tls_key_file": "k"}]
 )

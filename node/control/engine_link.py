@@ -106,7 +106,8 @@ class EngineLink:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         await dial(connection, self.host, self.port, self.tls)
                 except (OSError, TimeoutError) as error:
-                    raise EngineAway(f"{self.host}:{self.port}: {str(error) or 'no connection in time'}") from None
+                    why = getattr(error, "strerror", None) or str(error) or "no connection in time"
+                    raise EngineAway(f"{self.host}:{self.port}: {why}") from None
                 self.connection = connection
             connection = self.connection
             if not self.known:

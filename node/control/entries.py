@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -54,6 +54,9 @@ READ_TIMEOUT_S = 5.0
 ANSWER_BODY_BYTES_MAX = 8 << 20
 OCTETS_MAX = 4 << 20
 JSON_DEPTH_MAX = 64
+CONSISTENCY: Final[dict[View, str]] = {
+    "committed": "stale: committed here when it was read", "raw": "local: may be truncated",
+}  # fmt: skip
 RETRY = {"retry-after": "1"}
 BUSY = frozenset(
     {
@@ -123,6 +126,7 @@ async def entries(
     `log` (an entry through the log).
     """
     if consistency is not None:
+        check_view(view)
         return await linearizable(parts, from_, limit, as_, MODES[consistency])
     state = await parts.snapshots.get(StateView)
     top = await top_of(parts, state, view)
@@ -139,7 +143,7 @@ async def entries(
         "as_of": now_text(),
         "engine": state.engine,
         "view": view,
-        "consistency": "stale: committed here when it was read" if view == "committed" else "local: may be truncated",
+        "consistency": CONSISTENCY[view],
         **top,
         "items": found,
         "next": str(following) if following <= top["last_index"] else None,
@@ -215,7 +219,17 @@ async def linearizable(
 
 
 @router.get("/entries/{index}", responses=says(OneEntry))
-async def entry(parts: PartsDep, index: Index, as_: As = "text", view: View = "committed") -> Json:
+async def entry(
+    parts: PartsDep, index: Index, as_: As = "text", view: View = "committed", consistency: Linearizable | None = None
+) -> Json:
+    """One entry; `consistency` as for the list."""
+    if consistency is not None:
+        check_view(view)
+        answer = await linearizable(parts, index, 1, as_, MODES[consistency])
+        if not answer["items"]:
+            raise no_entry(view, committed_index=answer["committed_index"])
+        found_there: Json = answer["items"][0]
+        return {name: answer[name] for name in ("as_of", "engine", "view", "consistency")} | found_there
     state = await parts.snapshots.get(StateView)
     top = await top_of(parts, state, view)
     if index < top["begin_index"]:
@@ -227,10 +241,21 @@ async def entry(parts: PartsDep, index: Index, as_: As = "text", view: View = "c
     except (EntryError, StoreCorrupt) as error:
         raise Problem(500, "A broken entry", str(error), code=int(ResponseCode.DISK_ERROR)) from None
     if found is None:
-        what = "the committed log" if view == "committed" else "this log"
-        text = f"{what} ends at {top['last_index']}".capitalize()
-        raise Problem(404, "No such entry", text, code=int(ResponseCode.INDEX_OUT_OF_RANGE), **top)
-    return {"as_of": now_text(), "engine": state.engine, "view": view, **entry_json(found, as_)}
+        raise no_entry(view, **top)
+    known = {"as_of": now_text(), "engine": state.engine, "view": view, "consistency": CONSISTENCY[view]}
+    return known | entry_json(found, as_)
+
+
+def check_view(view: View) -> None:
+    if view == "raw":
+        text = "view=raw shows what this member holds; what the group vouches for is committed: leave view out."
+        raise Problem(422, "Invalid request", text)
+
+
+def no_entry(view: View, **known: Any) -> Problem:
+    end = known.get("last_index", known["committed_index"])
+    text = f"{'The committed log' if view == 'committed' else 'This log'} ends at {end}"
+    return Problem(404, "No such entry", text, code=int(ResponseCode.INDEX_OUT_OF_RANGE), **known)
 
 
 class NewEntries(BaseModel):
@@ -333,7 +358,7 @@ def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:
         if answer.first_index >= 0:
             known |= {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
             where = "first_index"
-    text = f"{detail} The entries may still commit: read from {where} before appending them again."
+    text = f"{detail.rstrip('.')}. The entries may still commit: read from {where} before appending them again."
     return Problem(504, "Outcome unknown", text, outcome="unknown", safe_to_retry=False, **known)
 
 

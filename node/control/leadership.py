@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Path, Response
 
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, engine_away, not_leader, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
-from node.control.operations import RUNNING, unknown
+from node.control.operations import RUNNING, located, unknown
 from node.control.problems import Problem
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
@@ -29,7 +29,7 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier("leadership_transfer", key, asked)
     if known is not None and not body.dry_run:
-        return known
+        return located(response, known)
     state = await parts.snapshots.get(StateView)
     check(body, state)
     if body.dry_run:
@@ -37,8 +37,7 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
         return {"dry_run": True, "would": f"hand leadership of term {state.term} to {body.to or 'the best peer'}"}
     progress = f"from {state.self_id} to {body.to or 'the best peer'}"
     operation = parts.operations.start("leadership_transfer", key, asked, progress, lambda: carry_out(parts, body))
-    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
-    return operation
+    return located(response, operation)
 
 
 def check(body: Transfer, state: StateView) -> None:

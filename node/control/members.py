@@ -26,7 +26,7 @@ from node.control.common import (
 )
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key, name_of
-from node.control.operations import unknown
+from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.peers import checked_address, checked_id
@@ -105,7 +105,7 @@ async def start(parts: Parts, response: Response, body: Change, key: str | None,
     asked = {**fields, "if_term": body.if_term}
     known = parts.operations.earlier("members", key, asked)
     if known is not None and not body.dry_run:
-        return known
+        return located(response, known)
     state = await parts.snapshots.get(StateView)
     if state.engine != "ok":
         raise engine_away(state)
@@ -123,8 +123,7 @@ async def start(parts: Parts, response: Response, body: Change, key: str | None,
     if refused is not None:
         raise Problem(409, "Refused", refused["detail"], code=refused["code"], outcome="not_appended")
     operation = parts.operations.start("members", key, asked, in_words(fields), lambda: carry_out(parts, fields))
-    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
-    return operation
+    return located(response, operation)
 
 
 async def preflight(parts: Parts, fields: Json) -> Json:

@@ -14,12 +14,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.responses import Response
+
 from node.background import Background
 from node.control.problems import Problem
 
 Json = dict[str, Any]
 KEPT_MAX = 1000
 RUNNING = "running"
+
+
+def located(response: Response, operation: Json) -> Json:
+    """The operation, whether this call started it or one before with the same key, and where it is asked about."""
+    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
+    return operation
 
 
 class Operations:

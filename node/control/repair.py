@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import unknown
+from node.control.operations import located, unknown
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.state import RepairView, ScrubView, StateView
 
@@ -60,7 +60,7 @@ async def start(
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier(kind, key, asked)
     if known is not None and not body.dry_run:
-        return known
+        return located(response, known)
     state = await parts.snapshots.get(StateView)
     if state.engine != "ok":
         raise engine_away(state)
@@ -81,8 +81,7 @@ async def start(
             return unknown(str(error))
 
     begun["operation"] = operation = parts.operations.start(kind, key, asked, state.self_id, carry_out)
-    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
-    return operation
+    return located(response, operation)
 
 
 async def ask(parts: Parts, what: str) -> Json:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from node.control.common import Json, Parts, PartsDep, engine_away
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import unknown
+from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.control.repair import ASK_S, LOOK_S, ask
 from node.supervised import ask_for_another_engine, is_supervised
@@ -45,7 +45,7 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier("restart", key, asked)
     if known is not None and not body.dry_run:
-        return known
+        return located(response, known)
     state = await parts.snapshots.get(StateView)
     if body.what == "engine":
         check_engine(state, force=body.force)
@@ -58,8 +58,7 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
         words = body.what.replace("_", " ")
         return {"dry_run": True, "would": f"end the {words} of {state.self_id} and start it again"}
     operation = parts.operations.start("restart", key, asked, state.self_id or "", work)
-    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
-    return operation
+    return located(response, operation)
 
 
 def check_engine(state: StateView, *, force: bool) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import unknown
+from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
@@ -56,7 +56,7 @@ async def trim(parts: PartsDep, response: Response, body: Trim, key: Key = None)
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier("trim", key, asked)
     if known is not None and not body.dry_run:
-        return known
+        return located(response, known)
     state = await parts.snapshots.get(StateView)
     if state.engine != "ok":
         raise engine_away(state)
@@ -77,8 +77,7 @@ async def trim(parts: PartsDep, response: Response, body: Trim, key: Key = None)
 
     begin = state.marks.begin_index
     begun["operation"] = operation = parts.operations.start("trim", key, asked, f"from entry {begin}", carry_out)
-    response.headers["location"] = f"/api/v1/operations/{operation['id']}"
-    return operation
+    return located(response, operation)
 
 
 async def ask(parts: Parts, body: Trim, *, dry_run: bool) -> Json:

@@ -53,6 +53,7 @@ class OneEntry(Entry):
     as_of: str
     engine: Engine
     view: Literal["committed", "raw"]
+    consistency: str | None = None  # a node of an older release does not say it
 
 
 class Entries(BaseModel):

@@ -63,6 +63,7 @@ def test_members_are_listed_preflighted_changed_and_refused(group: Group) -> Non
     assert done["state"] == "done" and done["outcome"]["index"] >= 0, done
     again = group.post(leader, PATH, json={**new, "learner": True}, headers=key)
     assert again.json()["id"] == asked.json()["id"]
+    assert again.headers["location"] == asked.headers["location"]
     (learner,) = [one for one in group.get(leader, PATH).json()["items"] if one["kind"] == "learner"]
     assert (learner["id"], learner["joined_index"], learner["connected"]) == ("n7", done["outcome"]["index"], False)
     assert group.state(leader)["role"] == "LEADER", "a learner that is not there keeps nobody from anything"

@@ -12,16 +12,24 @@ import pytest
 
 from node.config import load
 from node.control.app import create_app
+from node.control.engine_link import EngineAway
+from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.entry import Entry, Magic, pack_record
+from node.store.file_store import FileStore
+from node.transport.slab_frames import ReadAnswer, ReadMode, decode_read, encode_read_answer
 
 Work = Callable[[httpx2.AsyncClient], Awaitable[Any]]
 
 
-def with_plane(place: Path, work: Work, **settings: str) -> Any:
-    """Runs `work` with a client of a control plane without an engine."""
+def with_plane(place: Path, work: Work, request: Any = None, **settings: str) -> Any:
+    """Runs `work` with a client of a control plane without an engine; `request` answers in its place."""
 
     async def both() -> Any:
         chosen = {"node.id": "n0", "node.data": str(place), "peers": "n0-127.0.0.1:1", **settings}
-        transport = httpx2.ASGITransport(app=create_app(load(chosen, environ={})))
+        app = create_app(load(chosen, environ={}))
+        if request is not None:
+            app.state.parts.link.request = request
+        transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1/api/v1") as client:
             return await work(client)
 
@@ -58,3 +66,65 @@ def test_a_404_says_what_kind_of_group_lacks_it(tmp_path: Path, machine: str, pa
     given = {"node.state_machine": machine} if machine else {}
     missing = with_plane(tmp_path, lambda client: client.post(f"/{path}", json={}), **given)
     assert missing.status_code == 404 and says in missing.json()["detail"]
+
+
+def held(place: Path, count: int) -> None:
+    """A stopped member's log, all of it committed."""
+    store = FileStore.open(
+        place / "dledger-n0", group="default", node_id="n0", data_file_size=65536, index_file_size=32 * 1024, init=True
+    )
+    store.append_as_leader([b"body %d" % number for number in range(count)], term=1)
+    ticket = store.prepare_sync()
+    assert ticket is not None
+    ticket.run()
+    store.finish_sync(ticket)
+    store.note_progress(count - 1, count - 1)
+    store.close()
+
+
+def test_one_entry_is_read_linearizably_or_says_that_it_may_be_stale(tmp_path: Path) -> None:
+    """`consistency` was ignored here: a member without a quorum answered 200 from its files."""
+    held(tmp_path, 3)
+    asked = []
+
+    async def request(code: RequestCode, pieces: list[bytes], _timeout_s: float) -> bytes:
+        if code != RequestCode.FAST_READ:
+            raise EngineAway("no engine")
+        asked.append(decode_read(b"".join(pieces)))
+        if asked[-1].from_index == 2:
+            raise EngineAway("no engine")
+        records, success = pack_record(Entry(Magic.NORMAL, 1, 1, 0, b"one")), int(ResponseCode.SUCCESS)
+        if asked[-1].from_index == 9:
+            return b"".join(encode_read_answer(ReadAnswer(success, 1, 9, 1, 0)))
+        return b"".join(encode_read_answer(ReadAnswer(success, 1, 1, 1, 1, records)))
+
+    async def work(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        queries = ("1?consistency=linearizable", "2?consistency=linearizable", "9?consistency=linearizable")
+        return [
+            await client.get(f"/entries/{one}")
+            for one in (*queries, "1?consistency=linearizable&view=raw", "1?consistency=sometimes", "1")
+        ]
+
+    confirmed, away, beyond, raw, odd, stale = with_plane(tmp_path, work, request)
+    assert confirmed.status_code == 200, confirmed.text
+    assert (confirmed.json()["consistency"], confirmed.json()["body"]) == ("linearizable", "one")
+    assert away.status_code == 503 and away.headers["retry-after"] == "1"
+    assert beyond.status_code == 404 and beyond.json()["committed_index"] == 1
+    assert raw.status_code == odd.status_code == 422
+    assert stale.status_code == 200 and stale.json()["consistency"].startswith("stale")
+    assert [one.mode for one in asked] == [ReadMode.LINEARIZABLE] * 3
+
+
+def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:
+    held(tmp_path, 3)
+    path = f"/segments/data/{0:020d}"
+
+    async def work(client: httpx2.AsyncClient) -> None:
+        whole = await client.get(path)
+        tag = whole.headers["etag"]
+        same = await client.get(path, headers={"range": "bytes=5-9", "if-range": tag})
+        assert (same.status_code, same.content) == (206, whole.content[5:10])
+        other = await client.get(path, headers={"range": "bytes=5-9", "if-range": '"another-0"'})
+        assert (other.status_code, other.content) == (200, whole.content)
+
+    with_plane(tmp_path, work)

@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
+from starlette.responses import Response
 
-from node.control.operations import Operations
+from node.control.operations import Operations, located
 from node.control.problems import Problem
 from tests.unit.console_kit import Person, run, running
 
@@ -85,3 +86,9 @@ def test_a_node_s_own_operations_hold_a_key_to_its_call() -> None:
         await operations.close()
 
     run(work())
+
+
+def test_a_repeated_call_says_where_its_operation_is() -> None:
+    response = Response()
+    assert located(response, {"id": "one"}) == {"id": "one"}
+    assert response.headers["location"] == "/api/v1/operations/one"

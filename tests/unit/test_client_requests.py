@@ -21,10 +21,18 @@ from node.message_client.routes import Queue
 from node.message_store.broker_tables import CONSUMER_OFFSETS, GROUPS, TOPICS, table_in
 from node.message_store.put_result import PutStatus
 from node.message_store.record import decode_record
-from node.rocketmq.bodies import ConsumerData, Heartbeat, MessageQueue, Subscription, read_offsets
+from node.rocketmq.bodies import (
+    ConsumerData,
+    GroupConfig,
+    Heartbeat,
+    MessageQueue,
+    Subscription,
+    TopicConfig,
+    read_offsets,
+)
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
-from node.rocketmq.dispatch import Dispatcher
+from node.rocketmq.dispatch import Dispatcher, Refusal
 from node.rocketmq.java_json import dump, load
 from tests.unit.broker_kit import pull_fields, send_fields
 from tests.unit.client_wire import FakePeer
@@ -222,9 +230,12 @@ def test_all_of_a_group_hear_who_comes_and_goes() -> None:
 
 def test_clients_groups_offsets_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "CLIENTS_MAX", 3)
-    monkeypatch.setattr(groups, "GROUPS_MAX", 12)
+    monkeypatch.setattr(groups, "GROUPS_MAX", 16)
+    monkeypatch.setattr(groups, "ASKED_GROUPS_MAX", 12)
     monkeypatch.setattr(groups, "OFFSETS_MAX", 2)
-    monkeypatch.setattr(topics, "TOPICS_MAX", 20)
+    monkeypatch.setattr(topics, "TOPICS_MAX", 22)
+    monkeypatch.setattr(topics, "GROUPS_TOPICS_MAX", 21)
+    monkeypatch.setattr(topics, "SENT_TOPICS_MAX", 20)
 
     def work(broker: Broker) -> None:
         codes = []
@@ -239,8 +250,23 @@ def test_clients_groups_offsets_and_topics_are_bounded(monkeypatch: pytest.Monke
         assert codes.count(0) == 12 and set(codes[12:]) == {1}
         found = [broker.pull(FakePeer(), 0, consumerGroup=f"g{one}") for one in range(10)]
         assert [one and one.remark for one in found][-1] == (
-            "no room for another group: 12 are kept, with names of 255 characters and of 4194304 bytes together"
+            "no room for another group: 12 are kept, with names of 255 characters and of 3145728 bytes together,"
+            " and more by hand"
         )
+        # What strangers may make leaves room for what is made by hand, and for what the broker needs itself.
+        table, asked = broker.context.topics, broker.context.groups
+        assert len(table.topics) == 20 and len(asked.groups) == 12
+        table.create_own("%RETRY%g", 1)
+        for make in (lambda: table.create_own("%DLQ%g", 1), lambda: table.create_for_send("T99", "TBW102", 4)):
+            with pytest.raises(Refusal, match=r"from 2[01] on they are made by hand only"):
+                make()
+        table.create_own(topics.OP_TOPIC, 1)
+        with pytest.raises(Refusal, match=r"no room for another topic: 22 are there$"):
+            table.create_by_hand(TopicConfig("T99", 1, 1))
+        for number in range(4):
+            asked.put(GroupConfig(f"by-hand-{number}"))
+        with pytest.raises(Refusal, match="no room for another group: 16 are kept"):
+            asked.put(GroupConfig("by-hand-4"))
 
     story(work)
 

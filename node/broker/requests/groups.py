@@ -18,6 +18,7 @@ from node.rocketmq.dispatch import Refusal
 from node.rocketmq.java_json import dump
 
 GROUPS_MAX: Final = 20_000
+ASKED_GROUPS_MAX: Final = 15_000  # where so many are there only those are made that somebody makes by hand
 OFFSETS_MAX: Final = 400_000  # of queues, of all groups
 # Slaves, and the next start of a broker in classic mode, read each table at once: encoded, it is below 16 MiB.
 OFFSETS_BYTES_MAX: Final = 14 << 20
@@ -59,27 +60,29 @@ class GroupTable:
         if found is None and self.auto_create:
             found = GroupConfig(name)
             try:
-                return self.put(found) if self.keeps() else found
+                return self._put(found, ASKED_GROUPS_MAX) if self.keeps() else found
             except Refusal as refusal:
                 if refusal.reply.code != Answer.SYSTEM_BUSY:
                     raise  # busy: it is kept with a later request, and nobody has to wait for that
         return found
 
     def put(self, group: GroupConfig) -> GroupConfig:
-        """Raises Refusal."""
-        if len(group.name) > NAME_CHARS_MAX or (group.name not in self.groups and not self._has_room(group.name)):
+        """By hand. Raises Refusal."""
+        return self._put(group, GROUPS_MAX)
+
+    def _put(self, group: GroupConfig, most: int) -> GroupConfig:
+        bytes_most = GROUP_NAMES_BYTES_MAX * most // GROUPS_MAX
+        has_room = len(self.groups) < most and self._names_bytes + name_bytes(group.name) <= bytes_most
+        if len(group.name) > NAME_CHARS_MAX or (group.name not in self.groups and not has_room):
             text = (
-                f"no room for another group: {GROUPS_MAX} are kept, with names of {NAME_CHARS_MAX} characters"
-                f" and of {GROUP_NAMES_BYTES_MAX} bytes together"
+                f"no room for another group: {most} are kept, with names of {NAME_CHARS_MAX} characters"
+                f" and of {bytes_most} bytes together"
             )
-            raise Refusal(Answer.SYSTEM_ERROR, text)
+            raise Refusal(Answer.SYSTEM_ERROR, text + (", and more by hand" if most < GROUPS_MAX else ""))
         if self.groups.get(group.name) != group:
             self.write(group)
             self.take(group.name, group)
         return group
-
-    def _has_room(self, name: str) -> bool:
-        return len(self.groups) < GROUPS_MAX and self._names_bytes + name_bytes(name) <= GROUP_NAMES_BYTES_MAX
 
     def _count_names(self) -> None:
         self._names_bytes = sum(map(name_bytes, self.groups))

@@ -28,6 +28,10 @@ TOPIC_CHARS_MAX: Final = 127
 RETRY_CHARS_MAX: Final = 255
 QUEUES_MAX: Final = 16_384  # of one topic
 TOPICS_MAX: Final = 20_000
+# So many of them may be there before a message, or a group that consumes, makes no more: who may send may not take the
+# room of topics that are made by hand, or that transactions need.
+SENT_TOPICS_MAX: Final = 15_000
+GROUPS_TOPICS_MAX: Final = 18_000
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM: Final = frozenset(
     {AUTO_CREATE, SCHEDULE_TOPIC, "BenchmarkTest", HALF_TOPIC, "RMQ_SYS_TRACE_TOPIC", OP_TOPIC,
@@ -66,10 +70,13 @@ class TopicTable:
     def is_system(self, name: str) -> bool:
         return name in _SYSTEM or name in self._own_names or name.startswith("rmq_sys_")
 
-    def put(self, topic: TopicConfig) -> TopicConfig:
-        """Raises Refusal."""
-        if topic.name not in self.topics and len(self.topics) >= TOPICS_MAX:
-            raise Refusal(Answer.SYSTEM_ERROR, f"there are {TOPICS_MAX} topics, the most that this broker keeps")
+    def put(self, topic: TopicConfig, most: int | None = None) -> TopicConfig:
+        """`most`: it is made only where fewer are there. Raises Refusal."""
+        most = TOPICS_MAX if most is None else most
+        if topic.name not in self.topics and len(self.topics) >= most:
+            text = f"no room for another topic: {len(self.topics)} are there"
+            text += "" if most == TOPICS_MAX else f", and from {most} on they are made by hand only"
+            raise Refusal(Answer.SYSTEM_ERROR, text)
         if self.topics.get(topic.name) != topic:
             self.write(topic.name, topic)
             self.take(topic.name, topic)
@@ -134,7 +141,8 @@ class TopicTable:
         if pattern is not None and pattern.perm & PERM_INHERIT and (default != AUTO_CREATE or self.auto_create):
             count = max(0, min(queues, pattern.write_queues))
             perm = pattern.perm & ~PERM_INHERIT
-            return self.put(TopicConfig(name, count, count, perm, pattern.filter_type, pattern.sys_flag))
+            topic = TopicConfig(name, count, count, perm, pattern.filter_type, pattern.sys_flag)
+            return self.put(topic, SENT_TOPICS_MAX)
         if name.startswith(RETRY_PREFIX):
             return self.create_own(name, 1)
         return None
@@ -149,7 +157,8 @@ class TopicTable:
 
     def create_own(self, name: str, queues: int) -> TopicConfig:
         """A topic that the broker needs: for retries, dead letters, transactions. Raises Refusal."""
-        return self.topics.get(name) or self.put(TopicConfig(name, queues, queues))
+        most = GROUPS_TOPICS_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPICS_MAX
+        return self.topics.get(name) or self.put(TopicConfig(name, queues, queues), most)
 
 
 def check_name(name: str) -> None:

@@ -293,7 +293,9 @@ def control_call(
     status, content = control_answer(method, url, resource, token, body, tls=tls)
     if status >= 400:
         reason = content.get("detail") or content.get("title")
-        raise (NotThere if status == 404 else Failure)(Exit.UNREACHABLE, f"{url} answered {status}: {reason}")
+        # It was reached, and said no: what was asked does not fit how things stand. 404: it is another kind of node.
+        code = Exit.FINDING if status in (409, 410, 412, 421, 422) else Exit.UNREACHABLE
+        raise (NotThere if status == 404 else Failure)(code, f"{url} answered {status}: {reason}")
     return content
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace as replace_in
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from app.commands.common import (
     I64_MAX,
@@ -61,7 +62,18 @@ MemberArgument = Annotated[str, typer.Argument(metavar="ID")]
 NewMemberArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked(checked_id))]
 AddressArgument = Annotated[str, typer.Argument(metavar="HOST:PORT", callback=_checked(checked_address))]
 
-members = typer.Typer(name="members", help="Who belongs to a group, and changes of it.")
+
+class ListedByDefault(TyperGroup):
+    """`members --json` is `members list --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = args[:1]
+        if not given or (given[0].startswith("-") and given[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+members = typer.Typer(name="members", cls=ListedByDefault, help="Who belongs to a group, and changes of it.")
 
 
 async def ask_members(target: Target) -> MembersView:

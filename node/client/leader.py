@@ -32,6 +32,14 @@ async def find_leader(links: Collection[MemberLink]) -> str | None:
     return None
 
 
+def no_leader_among(links: Collection[MemberLink]) -> str:
+    """Why there was none to ask, right after `find_leader` found none."""
+    if any(link.open for link in links):
+        return "no member knows a leader"
+    asked = ", ".join(f"{link.member_id} at {link.address}" for link in links)
+    return f"no member answers ({asked}): start them, or name the addresses at which they listen"
+
+
 async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
     """Who says what, once one says that it leads itself; else soon after a majority has answered. Raises Denied."""
     waiting = {asyncio.ensure_future(_ask(link)): link.member_id for link in links}

@@ -18,7 +18,7 @@ from node.client.appends import Appends
 from node.client.committed import CommittedPosition, CommittedStream
 from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupported
 from node.client.lane import Lane, open_lane
-from node.client.leader import DENIED, find_leader
+from node.client.leader import DENIED, find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
 from node.client.members import links_to_new
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
@@ -148,7 +148,7 @@ class LedgerClient:
         while self._leader_id is None:
             await self._probe()
             if self._leader_id is None:
-                retry.reason = retry.reason or "no member knows a leader"
+                retry.reason = retry.reason or no_leader_among(self._links.values())
                 await retry.pause()
         link = self._links[self._leader_id]
         link.on_silence = self._leader_silent
@@ -184,7 +184,7 @@ class LedgerClient:
         while self._leader_id is None:
             await self._probe()
             if self._leader_id is None:
-                retry.reason = "no member knows a leader"
+                retry.reason = no_leader_among(self._links.values())
                 await retry.pause()
         return self._leader_id
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import run
 from app.command_line import one_line
-from app.commands.common import Exit
+from app.commands.common import Exit, Failure, control_call
 from app.commands.services import NODE_FLAGS, SWITCHES, node_arguments
 from node.config import load
 from node.supervisor_log import value_of
@@ -145,6 +145,29 @@ def test_what_is_not_there_is_69(arguments: list[str], capsys: pytest.CaptureFix
     assert "Errno" not in said.err
     if "127.0.0.1" in arguments[-1]:
         assert "http://127.0.0.1:1 cannot be reached: Connection refused: nothing listens there; start" in said.err
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(409, Exit.FINDING), (412, Exit.FINDING), (422, Exit.FINDING), (503, Exit.UNREACHABLE)],
+)
+def test_a_refusal_is_no_unreachable_node(monkeypatch: pytest.MonkeyPatch, status: int, code: Exit) -> None:
+    def answer(_method: str, url: str, *_rest: object, **_named: object) -> tuple[int, dict[str, str]]:
+        return status, {"detail": f"what {url} says"}
+
+    monkeypatch.setattr("app.commands.common.control_answer", answer)
+    with pytest.raises(Failure, match="answered") as refused:
+        control_call("POST", "http://127.0.0.1:1", "restart", None, {})
+    assert refused.value.code == code
+
+
+def test_members_alone_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["members"], ["members", "--json"], ["members", "list"]):
+        assert run(arguments) == Exit.USAGE
+        assert "which group?" in capsys.readouterr().err, arguments
+    assert run(["members", "--help"]) == 0
+    assert "replace" in capsys.readouterr().out
+    assert run(["members", "--nonsense"]) == Exit.USAGE
 
 
 def test_an_address_of_the_other_scheme_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

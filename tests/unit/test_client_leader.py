@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from node.client import Denied, LedgerClient, OutcomeUnknown
-from node.client.leader import find_leader
+from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
@@ -166,3 +166,18 @@ def test_a_question_that_is_withdrawn_leaves_no_connection_behind() -> None:
         server.close()
 
     asyncio.run(story())
+
+
+def test_whoever_reaches_nobody_hears_where_it_asked() -> None:
+    async def work() -> None:
+        silent = MemberLink("n0", "127.0.0.1:1", "g")
+        assert no_leader_among([silent]).startswith("no member answers (n0 at 127.0.0.1:1): start them")
+        async with AsyncExitStack() as stack:
+            member = await ScriptedMember(None).listen()
+            stack.push_async_callback(member.close)
+            link = MemberLink("n1", member.address, "g")
+            await link.connect()
+            assert no_leader_among([silent, link]) == "no member knows a leader"
+            link.close()
+
+    asyncio.run(work())

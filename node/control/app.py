@@ -41,7 +41,7 @@ from node.control.guard import Guard
 from node.control.log_files import LogFiles
 from node.control.openapi import complete
 from node.control.operations import Operations
-from node.control.problems import HANDLERS
+from node.control.problems import HANDLERS, outcome_of
 from node.control.problems import document as problem_document
 from node.control.snapshots import Snapshots
 from node.control.trail import Recorder, row_now
@@ -151,7 +151,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(one)
     app.add_middleware(
         BodyLimit, body_bytes_max=BODY_BYTES_MAX, held_bytes_max=HELD_BYTES_MAX,
-        refuse=lambda _, status, title, detail: problem_document(status, title, detail),
+        refuse=lambda scope, status, title, detail: problem_document(status, title, detail, outcome=outcome_of(scope)),
     )  # fmt: skip
     app.add_middleware(Options, routes=app.router.routes)
     app.add_middleware(Guard, settings=settings, rereading=parts.rereading, recorder=recorder)

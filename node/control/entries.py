@@ -309,7 +309,8 @@ def expected_index_of(request: Request) -> int | None:
     except ValidationError as error:
         reason = "; ".join(one["msg"] for one in error.errors())
         fields = [{"field": "query.expected_index", "reason": reason}]
-        raise Problem(422, "Invalid request", f"query.expected_index: {reason}", fields=fields) from None
+        text = f"query.expected_index: {reason}"
+        raise Problem(422, "Invalid request", text, fields=fields, outcome="not_appended") from None
 
 
 async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.config import Settings, is_loopback, read_token, split_address
-from node.control.problems import Problem, document
+from node.control.problems import Problem, document, outcome_of
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
@@ -35,7 +35,6 @@ TOKEN = "the control plane's token"
 TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
 KEYS_PATH: Final = "/api/v1/kv/"
-APPENDS_PATH: Final = "/api/v1/entries"
 ONCE: Final = ("host", "origin", "authorization", "content-type", "sec-fetch-site")  # what requests are judged by
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -90,7 +89,8 @@ class Guard:
         except Problem as problem:
             if problem.status == 403 and "caller" in scope.get("state", {}) and self.is_recorded(scope):
                 problem = await self.recorder.refused(scope, problem)
-            answer = document(problem.status, problem.title, problem.detail, problem.headers, **problem.extra)
+            extra = {"outcome": outcome_of(scope)} | problem.extra
+            answer = document(problem.status, problem.title, problem.detail, problem.headers, **extra)
             return await answer(scope, receive, send)
         return await self.app(scope, receive, send)
 
@@ -164,9 +164,8 @@ class Guard:
             return
         given = asked.get("content-type", "").partition(";")[0].strip().lower()
         if given not in WRITE_TYPES and not (not given and asked.get("content-length", "0") == "0"):
-            outcome = "not_appended" if scope["path"] == APPENDS_PATH else None
             text = f"Send application/json or an octet-stream, not {given!r}."
-            raise Problem(415, "Unsupported media type", text, outcome=outcome)
+            raise Problem(415, "Unsupported media type", text)
 
     def check_group(self, scope: Scope, _: Headers) -> None:
         query = scope.get("query_string", b"")

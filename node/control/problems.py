@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from node.control.absent import why_absent
 from node.http_methods import allowed
+
+APPENDS_PATH: Final = "/api/v1/entries"
 
 
 class Problem(Exception):
@@ -28,6 +31,11 @@ class Problem(Exception):
         super().__init__(detail)
         self.status, self.title, self.detail = status, title, detail
         self.headers, self.extra = headers or {}, extra
+
+
+def outcome_of(scope: Scope) -> str | None:
+    """Of an append that is refused before the engine hears of it; None: it is none."""
+    return "not_appended" if scope["method"] == "POST" and scope["path"] == APPENDS_PATH else None
 
 
 def document(status: int, title: str, detail: str, headers: dict[str, str] | None = None, **extra: Any) -> JSONResponse:
@@ -51,17 +59,17 @@ async def on_http(request: Request, error: Exception) -> Response:
     elif error.status_code == 404:
         why = why_absent(request.app.state.parts.settings, path)
         detail = why or f"There is nothing at {path!r}; /openapi.json lists what there is."
-    return document(error.status_code, title, detail, headers)
+    return document(error.status_code, title, detail, headers, outcome=outcome_of(request.scope))
 
 
-async def on_validation(_: Request, error: Exception) -> Response:
+async def on_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     fields = [
         {"field": ".".join(map(str, one["loc"])), "reason": one["msg"].removeprefix("Value error, ")}
         for one in error.errors()
     ]
     detail = "; ".join(f"{one['field']}: {one['reason']}" for one in fields)
-    return document(422, "Invalid request", detail, fields=fields)
+    return document(422, "Invalid request", detail, fields=fields, outcome=outcome_of(request.scope))
 
 
 HANDLERS: dict[int | type[Exception], Any] = {

@@ -128,3 +128,25 @@ def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:
         assert (other.status_code, other.content) == (200, whole.content)
 
     with_plane(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("status", "path", "headers", "content"),
+    [
+        (404, "/entries?group=another", {}, b"x"),
+        (413, "/entries", {}, b"x" * ((16 << 20) + 1)),
+        (415, "/entries", {"content-type": "text/plain"}, b"x"),
+        (403, "/entries", {"origin": "http://elsewhere"}, b"x"),
+        (421, "/entries", {"host": "elsewhere"}, b"x"),
+        (422, "/entries?expected_index=zz", {}, b"x"),
+        (400, "/entries?group=%ff", {}, b"x"),
+        (503, "/entries", {}, b"x"),
+    ],
+)
+def test_a_refused_append_says_that_nothing_was_appended(
+    tmp_path: Path, status: int, path: str, headers: dict[str, str], content: bytes
+) -> None:
+    sent = {"content-type": "application/octet-stream", **headers}
+    refused = with_plane(tmp_path, lambda client: client.post(path, headers=sent, content=content))
+    assert refused.status_code == status, refused.text
+    assert refused.json()["outcome"] == "not_appended"

@@ -67,7 +67,17 @@ class Side:
     failed: str
     led_before: tuple[int, str]
     led_after: tuple[int, str]
-    growth_mb: float
+    begun_mb: float
+    most_mb: float
+
+    @property
+    def growth_mb(self) -> float:
+        return self.most_mb - self.begun_mb
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Of the leader's private memory at most to that at the begin; None where the system does not tell."""
+        return round(self.most_mb / self.begun_mb, 3) if self.begun_mb > 0 else None
 
     @property
     def stayed(self) -> bool:
@@ -119,8 +129,7 @@ async def beside(
         except RuntimeError as error:
             failed = str(error)
     watching.cancel()
-    growth_mb = await watching - begun_mb
-    return Side(sample, failed, before, await agreed(cluster, client), growth_mb)
+    return Side(sample, failed, before, await agreed(cluster, client), begun_mb, await watching)
 
 
 async def all_gone(client: LedgerClient, node_id: str) -> bool:
@@ -138,13 +147,16 @@ async def all_gone(client: LedgerClient, node_id: str) -> bool:
 
 def row_of(attack: str, control: Side, attacked: Side, gone: bool, options: AttackedOptions) -> dict[str, Any]:
     """One attack's figures, and which bounds they are beyond."""
-    row: dict[str, Any] = {"attack": attack, "growth_mb": round(attacked.growth_mb, 1)}
+    row: dict[str, Any] = {
+        "name": attack, "rate_kept": None, "leader_kept": attacked.stayed, "memory_ratio": attacked.memory_ratio,
+        "growth_mb": round(attacked.growth_mb, 1),
+    }  # fmt: skip
     beyond = [f"{name}: {side.failed}" for name, side in (("control", control), ("attacked", attacked)) if side.failed]
     if control.sample is not None and attacked.sample is not None:
         ratio = attacked.sample.p99_ms / max(control.sample.p99_ms, P99_MS_MIN)
         share = attacked.sample.entries_per_s / options.rate_per_s
         row |= {
-            "rate_share": round(share, 3), "control_rate_share": round(
+            "rate_kept": round(share, 3), "control_rate_kept": round(
                 control.sample.entries_per_s / options.rate_per_s, 3),
             "p50_ms": round(attacked.sample.p50_ms, 2), "p99_ms": round(attacked.sample.p99_ms, 2),
             "control_p50_ms": round(control.sample.p50_ms, 2), "control_p99_ms": round(control.sample.p99_ms, 2),
@@ -160,7 +172,7 @@ def row_of(attack: str, control: Side, attacked: Side, gone: bool, options: Atta
         beyond.append(f"{attacked.growth_mb:.0f} MB more")
     if not gone:
         beyond.append("connections stayed")
-    return row | {"leader_stayed": attacked.stayed, "control_leader_stayed": control.stayed, "beyond": beyond}
+    return row | {"control_leader_kept": control.stayed, "beyond": beyond}
 
 
 async def _run(options: AttackedOptions) -> dict[str, Any]:
@@ -181,7 +193,7 @@ async def _run(options: AttackedOptions) -> dict[str, Any]:
             rows.append(row_of(attack, control, attacked, gone, options))
             say(f"{attack}: {'; '.join(rows[-1]['beyond']) or 'within its bounds'}")
     return {
-        "results": rows, "seconds": options.seconds, "rate_per_s": options.rate_per_s, "cores": cores,
+        "attacks": rows, "seconds": options.seconds, "rate_per_s": options.rate_per_s, "cores": cores,
         "beyond": sum(bool(row["beyond"]) for row in rows), "flush": options.flush, "machine": on,
     }  # fmt: skip
 

@@ -142,7 +142,22 @@ async def _run(options: HaOptions) -> dict[str, Any]:
         await _catch_up(pair, options, result)
     finally:
         await pair.close()
-    return result
+    return {"results": cases_of(result, options), "failover": None, **result}
+
+
+def cases_of(result: dict[str, Any], options: HaOptions) -> list[dict[str, Any]]:
+    """The parts with a rate, as `bench messages` names it; `failover` is null: a slave is promoted by hand."""
+    cases = []
+    for name in ("sync_one", "sync_many", "lag"):
+        part = result[name]
+        per_s = part["sends_per_s"]
+        cases.append({
+            "case": name, "messages_per_s": per_s, "mb_per_s": per_s * options.body_bytes / 1e6,
+            "p50_ms": part["p50_ms"], "p99_ms": part["p99_ms"],
+        })  # fmt: skip
+    filled = result["catch_up"]
+    empty = {"case": "catch_up", "messages_per_s": filled["messages_per_s"], "mb_per_s": filled["mb_per_s"]}
+    return [*cases, {**empty, "p50_ms": None, "p99_ms": None}]
 
 
 def _said(options: HaOptions) -> dict[str, Any]:

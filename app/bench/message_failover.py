@@ -3,7 +3,7 @@
 Counted from the signal. The producer sends one message after the other, each with a number; the consumer waits for the
 first that was sent after the kill. What the change to master took its broker says itself (`role_changed` in its log).
 
-Invariant: what was acknowledged is consumed, which is looked at in the end.
+What was acknowledged and did not come is counted in the end, and what came more than once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,9 +34,11 @@ class Followed:
 
     came_at_s: dict[bytes, float] = field(default_factory=dict)
     waiting: dict[bytes, asyncio.Future[None]] = field(default_factory=dict)
+    repeated: int = 0
 
     async def follow(self, consumer: MessageConsumer) -> None:
         async for message in consumer:
+            self.repeated += message.body in self.came_at_s
             self.came_at_s.setdefault(message.body, time.perf_counter())
             waiting = self.waiting.pop(message.body, None)
             if waiting is not None and not waiting.done():
@@ -50,7 +53,7 @@ class Followed:
 
 
 async def failovers(cluster: BenchCluster, runs: int) -> dict[str, Any]:
-    """Medians and worst of `runs` kills. Raises RuntimeError where something acknowledged did not come."""
+    """Medians and worst of `runs` kills; what was acknowledged and lost, and what came again."""
     sends_s: list[float] = []
     consumes_s: list[float] = []
     acknowledged: list[bytes] = []
@@ -74,17 +77,18 @@ async def failovers(cluster: BenchCluster, runs: int) -> dict[str, Any]:
                 body = await _next_stored(producer, number)
                 sends_s.append(time.perf_counter() - killed_at)
                 acknowledged.append(body)
-                consumes_s.append(await followed.until(body) - killed_at)
+                with suppress(TimeoutError):  # it is counted as lost
+                    consumes_s.append(await followed.until(body) - killed_at)
                 await cluster.start(master)
                 await cluster.start_broker(master)
         finally:
             await background.stop()
-    missing = [body for body in acknowledged if body not in followed.came_at_s]
-    if missing:
-        raise RuntimeError(f"{len(missing)} acknowledged messages were not consumed")
     changes = sorted(float(one["took_ms"]) for one in changes_to_master(cluster))
+    seconds = _spread(sends_s)
     return {
-        "runs": runs, "send_s": _spread(sends_s), "consume_s": _spread(consumes_s),
+        "runs": runs, "median_s": seconds.get("median"), "max_s": seconds.get("most"),
+        "lost_acknowledged": sum(body not in followed.came_at_s for body in acknowledged),
+        "repeated": followed.repeated, "send_s": seconds, "consume_s": _spread(consumes_s),
         "to_master_ms": _spread(changes), "to_master_changes": len(changes),
     }  # fmt: skip
 

@@ -174,18 +174,21 @@ async def at_part_of_load(group: Group, per_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def case_of(name: str, rounds: list[Round]) -> dict[str, Any]:
-    """Medians of a case's rounds."""
+def case_of(name: str, rounds: list[Round], body_bytes: int) -> dict[str, Any]:
+    """Medians of a case's rounds of messages of `body_bytes`."""
 
     def median(of: Callable[[Round], float | None], digits: int = 2) -> float | None:
         values = [value for value in map(of, rounds) if value is not None]
         return round(statistics.median(values), digits) if values else None
 
+    per_s = median(lambda one: one.per_s, 1)
     return {
-        "case": name, "per_s": median(lambda one: one.per_s, 1), "p50_ms": median(lambda one: one.p50_ms),
+        "case": name, "messages_per_s": per_s,
+        "mb_per_s": None if per_s is None else round(per_s * body_bytes / 1e6, 2),
+        "p50_ms": median(lambda one: one.p50_ms),
         "p99_ms": median(lambda one: one.p99_ms), "in_step_s": median(lambda one: one.in_step_s, 3),
         "cpu_us": {key: median(lambda one, key=key: one.cpu_us[key]) for key in rounds[0].cpu_us},  # type: ignore[misc]
-        "per_s_rounds": [round(one.per_s, 1) for one in rounds],
+        "messages_per_s_rounds": [round(one.per_s, 1) for one in rounds],
     }  # fmt: skip
 
 
@@ -226,7 +229,7 @@ async def _run(options: MessagesOptions) -> dict[str, Any]:
         part = await at_part_of_load(group, taken * SHARE_OF_LOAD)
         killed = await failovers(cluster, options.kills) if options.kills else None
     return {
-        "results": [case_of(name, found) for name, found in rounds.items()],
+        "results": [case_of(name, found, options.body_bytes) for name, found in rounds.items()],
         "engine_one_at_a_time_p50_ms": round(statistics.median(engine_ms), 3),
         "seen_ms": {"p50": round(percentile(seen, 0.5), 2), "p99": round(percentile(seen, 0.99), 2)},
         "at_part_of_load": part, "failover": killed, "flush": options.flush, "body_bytes": options.body_bytes,

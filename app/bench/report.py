@@ -252,11 +252,14 @@ def attacked_table(result: dict[str, Any]) -> list[str]:
     ]
     names = ("of rate", "p50 ms", "p99 ms", "control", "ratio", "leader", "MB more")
     lines.append(f"{'attack':<20}" + "".join(f"{name:>9}" for name in names))
-    for row in result["results"]:
-        figures = [row.get(name, "-") for name in ("rate_share", "p50_ms", "p99_ms", "control_p99_ms", "p99_ratio")]
-        figures += ["stayed" if row["leader_stayed"] else "changed", row["growth_mb"]]
-        lines.append(f"{row['attack']:<20}" + "".join(f"{figure:>9}" for figure in figures))
-    lines += [f"beyond its bound: {row['attack']}: {text}" for row in result["results"] for text in row["beyond"]]
+    for row in result["attacks"]:
+        figures = [
+            row[name] if row.get(name) is not None else "-"
+            for name in ("rate_kept", "p50_ms", "p99_ms", "control_p99_ms", "p99_ratio")
+        ]
+        figures += ["stayed" if row["leader_kept"] else "changed", row["growth_mb"]]
+        lines.append(f"{row['name']:<20}" + "".join(f"{figure:>9}" for figure in figures))
+    lines += [f"beyond its bound: {row['name']}: {text}" for row in result["attacks"] for text in row["beyond"]]
     return lines
 
 
@@ -273,7 +276,7 @@ def messages_table(result: dict[str, Any]) -> list[str]:
         p50, p99 = ("" if row[name] is None else format(row[name], ".2f") for name in ("p50_ms", "p99_ms"))
         in_step = "" if row["in_step_s"] is None else f"; all three in step after {row['in_step_s']:.3f} s"
         costs = ", ".join(format(cpu[name], ".1f") for name in names)
-        lines.append(f"{row['case']:<18} {row['per_s']:>10,.0f} {p50:>8} {p99:>8}   {costs}{in_step}")
+        lines.append(f"{row['case']:<18} {row['messages_per_s']:>10,.0f} {p50:>8} {p99:>8}   {costs}{in_step}")
     seen, part = result["seen_ms"], result["at_part_of_load"]
     lines.append(f"the engine's appends one at a time: p50 {result['engine_one_at_a_time_p50_ms']:.2f} ms")
     lines.append(f"at a waiting consumer after the acknowledgement: p50 {seen['p50']:.2f} ms, p99 {seen['p99']:.2f} ms")
@@ -290,5 +293,6 @@ def messages_table(result: dict[str, Any]) -> list[str]:
         ):
             found = killed[name]
             lines.append(f"{what}: median {found['median']} {unit}, worst {found['most']} {unit}" if found else what)
+        lines.append(f"acknowledged and lost: {killed['lost_acknowledged']}; came again: {killed['repeated']}")
     lines.append(f"load at the end: {result['load_1m_at_end']}")
     return lines

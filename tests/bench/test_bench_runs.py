@@ -60,8 +60,13 @@ def test_brokers_take_store_and_pass_on_and_survive_a_kill(tmp_path: Path, capsy
     answer = answer_of(capsys, "messages", *words, "--data", str(tmp_path))
     cases = {row["case"]: row for row in answer["results"]}
     assert cases.keys() == {"sends", "sends in JSON", "batches of 10", "pulls", "pulls as objects", "one at a time"}
-    assert all(row["per_s"] > 0 and row["cpu_us"]["all"] >= 0 for row in cases.values())
+    assert all(
+        row["messages_per_s"] > 0 and row["mb_per_s"] > 0 and row["cpu_us"]["all"] >= 0 for row in cases.values()
+    )
     assert cases["batches of 10"]["in_step_s"] >= 0
+    killed = answer["failover"]
+    assert (killed["median_s"], killed["max_s"]) == (killed["send_s"]["median"], killed["send_s"]["most"])
+    assert killed["lost_acknowledged"] == 0 and killed["repeated"] >= 0
     assert answer["failover"]["send_s"]["median"] > 0 and answer["failover"]["to_master_changes"] >= 2
 
 
@@ -157,6 +162,6 @@ def test_a_paced_client_is_measured_beside_an_attack_and_its_control(capsys: pyt
     words = ("--seconds", "1", "--rate", "100", "--only", "forged", "--only", "left", "--json")
     assert run(["bench", "attacked", *words]) in (0, 1)  # on a busy machine a bound may be passed
     answer = json.loads(capsys.readouterr().out)
-    assert [row["attack"] for row in answer["results"]] == ["opened and left", "forged members"]
-    assert answer["beyond"] == sum(bool(row["beyond"]) for row in answer["results"])
-    assert all(isinstance(row["growth_mb"], float) for row in answer["results"])
+    assert [row["name"] for row in answer["attacks"]] == ["opened and left", "forged members"]
+    assert answer["beyond"] == sum(bool(row["beyond"]) for row in answer["attacks"])
+    assert all(isinstance(row["growth_mb"], float) and row["memory_ratio"] > 0 for row in answer["attacks"])

@@ -14,13 +14,17 @@ import pytest
 
 from app.bench.append import AppendOptions, cases_of, ratios_of, row
 from app.bench.appenders import RestAppender, TasksAppender
+from app.bench.attacked import AttackedOptions, Side, row_of
 from app.bench.common import Sample, percentile
 from app.bench.failover import Acknowledged, count_lost
+from app.bench.ha import HaOptions
+from app.bench.ha import cases_of as cases_of_a_pair
 from app.bench.load import Case, Submitter, measure
 from app.bench.machine import machine
 from app.bench.members import AROUND_S, longest_gap
 from app.bench.members import text as members_text
 from app.bench.memory import growth_mb_per_hour
+from app.bench.messages import Round, case_of
 from app.bench.paced import paced
 from app.bench.report import append_table, on_machine, slow_follower_table, undisturbed_table
 from app.bench.slow_follower import CatchUp, phase
@@ -301,3 +305,32 @@ async def append_over_a_server_that_hangs_up() -> list[object]:
 
 def test_a_connection_that_was_closed_while_idle_is_not_used_again() -> None:
     assert asyncio.run(append_over_a_server_that_hangs_up()) == [b"{}"] * 3
+
+
+NAMES_OF_A_CASE = {"case", "messages_per_s", "mb_per_s", "p50_ms", "p99_ms"}
+
+
+def test_an_attacks_figures_have_the_names_that_scripts_read() -> None:
+    options = AttackedOptions(rate_per_s=100.0)
+    control = Side(None, "no answer", (1, "n0"), (1, "n0"), 50.0, 51.0)
+    row = row_of("forged members", control, Side(None, "no answer", (1, "n0"), (2, "n1"), 50.0, 75.0), True, options)
+    assert {"name", "rate_kept", "leader_kept", "memory_ratio"} <= row.keys()
+    assert (row["name"], row["rate_kept"], row["leader_kept"]) == ("forged members", None, False)
+    assert (row["memory_ratio"], row["growth_mb"]) == (1.5, 25.0)
+    assert Side(None, "", (1, "n0"), (1, "n0"), 0.0, 75.0).memory_ratio is None
+
+
+def test_a_case_of_messages_has_the_names_that_scripts_read() -> None:
+    found = case_of("sends", [Round(2000.0, 1.0, 2.0, {"all": 1.0}), Round(1000.0, 1.0, 2.0, {"all": 1.0})], 500)
+    assert found.keys() >= NAMES_OF_A_CASE
+    assert (found["messages_per_s"], found["mb_per_s"]) == (1500.0, 0.75)
+
+
+def test_a_pairs_parts_have_the_names_that_scripts_read() -> None:
+    sends = {"sends_per_s": 1000.0, "p50_ms": 1.0, "p99_ms": 2.0}
+    filled = {"messages_per_s": 5000.0, "mb_per_s": 5.0}
+    cases = cases_of_a_pair(
+        {"sync_one": sends, "sync_many": sends, "lag": sends, "catch_up": filled}, HaOptions(body_bytes=500)
+    )
+    assert all(one.keys() == NAMES_OF_A_CASE for one in cases)
+    assert [one["mb_per_s"] for one in cases] == [0.5, 0.5, 0.5, 5.0]

@@ -208,7 +208,7 @@ class Registry:
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
         names = self.clusters.get(cluster, {})
-        return [topic for topic, held in self.topics.items() if any(name in held for name in names)]
+        return list(dict.fromkeys(topic for name in names for topic in self._topics_of.get(name, {})))
 
     # --- by hand ------------------------------------------------------------------------------------------------
     def set_permission(self, broker_name: str, *, keep: int, add: int) -> int:

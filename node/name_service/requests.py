@@ -4,8 +4,8 @@ A stand-alone name server serves all of them; a broker of ours serves them too, 
 (100 to 102, 219) are kept in memory: `ORDER_TOPIC_CONFIG`, which each registration is answered with, and others.
 
 Invariants: a request that is refused changes nothing; keys and values are bounded in number, length and their sum, and
-a key that is there may be given another value within these; the topics of a long registration are read beside the loop,
-and brokers that come and go behind it wait for their turn.
+a key that is there may be given another value within these; the topics of a long registration are read, and a long list
+of all topics made, beside the loop; brokers that come and go behind a registration wait for their turn.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from node.rocketmq.headers import (
     WipedAnswer,
 )
 from node.rocketmq.java_json import BodyError, bean, dump
+from node.rocketmq.whole_tables import WholeTable
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
@@ -64,12 +65,13 @@ class NameService:
 
     def handlers(self) -> Mapping[int, Handler]:
         """By request code."""
+        topics = self.registry.topics
         return {
             Request.REGISTER_BROKER: self._register,
             Request.UNREGISTER_BROKER: self._unregister,
             Request.GET_ROUTEINFO_BY_TOPIC: self._route,
             Request.GET_BROKER_CLUSTER_INFO: self._cluster_info,
-            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: WholeTable(lambda: len(topics), self._all_topics).handle,
             Request.GET_TOPICS_BY_CLUSTER: self._cluster_topics,
             Request.WIPE_WRITE_PERM_OF_BROKER: self._wipe,
             Request.ADD_WRITE_PERM_OF_BROKER: self._add,
@@ -169,12 +171,12 @@ class NameService:
             )
         )
 
-    def _all_topics(self, call: Call) -> Reply:
-        return Reply(body=dump({"topicList": list(self.registry.topics)}))
+    def _all_topics(self) -> Callable[[], bytes]:
+        return partial(_topics_answer, list(self.registry.topics))
 
     def _cluster_topics(self, call: Call) -> Reply:
         cluster = read_header(ClusterRequest, call.request.fields).cluster
-        return Reply(body=dump({"topicList": self.registry.topics_of_cluster(cluster)}))
+        return Reply(body=_topics_answer(self.registry.topics_of_cluster(cluster)))
 
     def _delete_topic(self, call: Call) -> Reply:
         said = read_header(DeleteTopicRequest, call.request.fields)
@@ -222,6 +224,10 @@ class NameService:
         if table is None:
             raise Refusal(Answer.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace[:NAME_CHARS_MAX]}")
         return Reply(body=dump({"table": table}))
+
+
+def _topics_answer(topics: list[str]) -> bytes:
+    return dump({"topicList": topics})
 
 
 def _size(text: str) -> int:

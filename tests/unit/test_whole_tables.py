@@ -14,7 +14,9 @@ from node.broker.requests import config_files, table
 from node.broker.requests.config_files import OFFSETS, ConfigFiles
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.table import BrokerRequests
-from node.rocketmq.bodies import GroupConfig, TopicConfig
+from node.name_service import requests as name_requests
+from node.name_service.registry import Registration, Registry
+from node.rocketmq.bodies import DataVersion, GroupConfig, TopicConfig
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
 from node.rocketmq.dispatch import Call, Dispatcher
@@ -67,6 +69,31 @@ def test_a_brokers_long_table_is_made_in_a_thread(
         assert peer.ask(dispatcher, Command(code, 7)) is None
         await until(lambda: peer.sent)
         assert len(json.loads(bytes(peer.sent[0].body).replace(b"{0:", b'{"0":'))[named]) >= LONG
+        assert len(made_in) == 1 and made_in[0] != threading.get_ident()
+
+    asyncio.run(story())
+
+
+def test_a_name_servers_list_of_all_topics_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_in: list[int] = []
+    make = name_requests._topics_answer
+
+    def watched(topics: list[str]) -> bytes:
+        made_in.append(threading.get_ident())
+        return make(topics)
+
+    monkeypatch.setattr(name_requests, "_topics_answer", watched)
+
+    async def story() -> None:
+        names = [f"T{number}" for number in range(LONG)]
+        said = Registration("C", "b", "a:1", 0, "", DataVersion(1, 0), {name: TopicConfig(name) for name in names})
+        registry, peer = Registry(), FakePeer()
+        registry.register(said, 0, peer)
+        dispatcher = Dispatcher(name_requests.NameService(registry, lambda: 0).handlers())
+        assert peer.ask(dispatcher, Command(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, 7)) is None
+        await until(lambda: peer.sent)
+        assert json.loads(peer.sent[0].body)["topicList"] == names == registry.topics_of_cluster("C")
+        assert registry.topics_of_cluster("D") == []
         assert len(made_in) == 1 and made_in[0] != threading.get_ident()
 
     asyncio.run(story())

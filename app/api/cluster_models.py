@@ -124,6 +124,13 @@ class History(BaseModel):
     events: list[StoredEvent]
 
 
+class WouldDo(BaseModel):
+    """A dry run: what it would do; nothing was started."""
+
+    dry_run: bool
+    would: str
+
+
 class TransferDryRun(Preflight):
     """What the transfer would mean; nothing was done."""
 

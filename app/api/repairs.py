@@ -8,12 +8,14 @@ from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.audits import replicas_of, runner_of
+from app.api.cluster_models import WouldDo
 from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.nodes import Member
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
 from app.console.errors import Invalid, NotFound
+from app.console.member_changes import check_term
 from app.console.repairs import KIND, Work
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView, MemberView
@@ -27,11 +29,14 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 
 
 class Repair(BaseModel):
-    """The entries that it is about, where they are known: they are audited again at the end."""
+    """The entries that it is about, where they are known: they are audited again at the end. `if_term` refuses with 412
+    when the term moved."""
 
     model_config = ConfigDict(extra="forbid")
     from_index: Bound = None
     to_index: Bound = None
+    if_term: Bound = None
+    dry_run: bool = False
 
 
 def member_of(view: GroupView, node_id: str) -> MemberView:
@@ -41,7 +46,7 @@ def member_of(view: GroupView, node_id: str) -> MemberView:
     return member
 
 
-@router.post("/repair", status_code=202, responses=says(OperationView, 202))
+@router.post("/repair", status_code=202, responses=says(OperationView, 202) | says(WouldDo, 200, "a dry run"))
 async def repair(
     request: Request,
     response: Response,
@@ -53,26 +58,45 @@ async def repair(
     key: Key = None,
 ) -> Json:
     """This member reads its whole log and repairs what is damaged; then that range is audited on all members."""
-    operation = await begin(request, console, cluster_id, node_id, body or Repair(), viewer, key)
+    asked = body or Repair()
+    if asked.dry_run:
+        check(console, cluster_id, node_id, asked)
+        response.status_code = 200
+        return {"dry_run": True, "would": f"have {node_id} read its whole log and repair it, then audit that range"}
+    operation = await begin(request, console, cluster_id, node_id, asked, viewer, key)
     response.headers["location"] = f"/api/v1/operations/{operation['id']}"
     return operation
+
+
+def check(console: Console, cluster_id: str, node_id: str, asked: Repair) -> GroupView:
+    """The group as it is now. Raises Invalid, NotFound, TermMoved."""
+    if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
+        raise Invalid(f"from_index {asked.from_index} lies behind to_index {asked.to_index}")
+    view = console.group_view(cluster_id)
+    member_of(view, node_id)
+    check_term(view, asked.if_term)
+    return view
 
 
 async def begin(
     request: Request, console: Console, cluster_id: str, node_id: str, asked: Repair, caller: Viewer, key: str | None
 ) -> Json:
-    """The operation, new or the one of the same key. Raises Invalid."""
-    note(request, f"clusters/{cluster_id}/nodes/{node_id}", after=asked.model_dump(exclude_none=True))
-    if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
-        raise Invalid(f"from_index {asked.from_index} lies behind to_index {asked.to_index}")
-    view = console.group_view(cluster_id)
-    member_of(view, node_id)
+    """The operation, new or the one of the same key. Raises Invalid, NotFound, TermMoved."""
+    range_ = asked.model_dump(exclude={"dry_run"})
+    note(
+        request,
+        f"clusters/{cluster_id}/nodes/{node_id}",
+        after=asked.model_dump(exclude_none=True, exclude={"dry_run"}),
+    )
+    by, said = caller.name, fingerprint(caller, KIND, {"cluster": cluster_id, "node": node_id, **range_})
+    known = await console.operations_kept.earlier(by, key, said)
+    if known is not None:
+        return known
+    view = check(console, cluster_id, node_id, asked)
     _, url = console.control_url(cluster_id, node_id)
-    by, said = caller.name, {"cluster": cluster_id, "node": node_id, **asked.model_dump()}
     operation, fresh = await console.operations_kept.open(
-        cluster_id, KIND, by, node_id=node_id, key=key, progress={"detail": f"asking {node_id}"},
-        fingerprint=fingerprint(caller, KIND, said),
-    )  # fmt: skip
+        cluster_id, KIND, by, node_id=node_id, key=key, progress={"detail": f"asking {node_id}"}, fingerprint=said
+    )
     if fresh:
         runner = runner_of(request)
 

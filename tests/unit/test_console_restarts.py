@@ -107,3 +107,28 @@ def test_restarting_needs_the_right_for_it_and_a_member(tmp_path: Path) -> None:
         assert not asked
 
     over(tmp_path, work)
+
+
+@pytest.mark.parametrize("call", ["restart", "repair"])
+def test_a_call_for_another_term_and_a_dry_run_start_nothing(tmp_path: Path, call: str) -> None:
+    async def work(kit: Kit) -> None:
+        asked = restarting(kit.group, (202, STARTED), DONE)
+        ann, path = await kit.person("ann", "operator"), f"/api/v1/clusters/demo/nodes/n2/{call}"
+        term = (await ann.get("/api/v1/clusters/demo")).json()["term"]
+        dry = await ann.change("POST", path, json={"if_term": term, "dry_run": True})
+        assert dry.status_code == 200 and dry.json()["dry_run"] is True and "n2" in dry.json()["would"]
+        for body in ({"if_term": term + 1}, {"if_term": term + 1, "dry_run": True}):
+            moved = await ann.change("POST", path, json=body)
+            assert moved.status_code == 412 and f"term {term}" in moved.json()["detail"], moved.text
+        assert (await ann.get("/api/v1/operations")).json()["items"] == [] and asked == []
+        gone = await ann.change("POST", path.replace("n2", "n9"), json={"dry_run": True})
+        assert gone.status_code == 404
+        key = {"idempotency-key": "one"}
+        first = await ann.change("POST", path, json={"if_term": term}, headers=key)
+        again = await ann.change("POST", path, json={"if_term": term}, headers=key)
+        assert first.status_code == again.status_code == 202 and first.json()["id"] == again.json()["id"]
+        assert again.headers["location"] == first.headers["location"]
+        other = await ann.change("POST", path, json={}, headers=key)
+        assert other.status_code == 422
+
+    over(tmp_path, work)

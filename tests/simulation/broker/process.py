@@ -20,6 +20,8 @@ from node.broker.host import BrokerHost
 from node.client import Lane
 from node.consensus.api import MS
 from node.message_store.dispatch_mark import DerivedSizes
+from node.message_store.new_message import NewMessage
+from node.message_store.put_result import PutResult, PutStatus
 from node.protocol.broker_state import Tables, encode_metadata
 from node.protocol.group_kind import NO_PATCH, Channel
 from tests.simulation.broker.disk import BrokerDisk
@@ -175,6 +177,14 @@ class BrokerProcess:
             return WatchedLane(found, lambda one, bodies: book.sent(self.name, one, bodies))
 
         lane._open_lane = open_lane
+        put_own = lane.put_own
+
+        def own_put(message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[PutResult]:
+            under_way = put_own(message, spare_bytes=spare_bytes)
+            under_way.add_done_callback(lambda done: self._heard(message.body, done))
+            return under_way
+
+        lane.put_own = own_put  # type: ignore[assignment,method-assign]
         metadata, change = broker.metadata, broker.metadata.change
 
         def changed(asked: Tables) -> Any:
@@ -183,6 +193,11 @@ class BrokerProcess:
             return done
 
         metadata.change = changed  # type: ignore[method-assign]
+
+    def _heard(self, word: bytes, done: asyncio.Future[PutResult]) -> None:
+        """Of what the broker itself put: it may put again what may or may not be stored."""
+        if not done.cancelled() and done.result().status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+            self.world.book.unknown.add(word)
 
     def _note(self, kind: str, severity: str, fields: dict[str, Any]) -> None:
         self.notes.append((kind, severity, fields))

@@ -729,13 +729,13 @@ def test_a_full_disk_is_one_problem_when_an_earlier_leader_said_it_too() -> None
 def test_a_leaders_alarms_of_two_peers_are_one_problem_that_names_both(code: str) -> None:
     story = Story()
     story.node("n0").alarms = [
-        {"code": code, "severity": severity, "peer_id": peer, "text": f"{peer}: why", "since": rfc3339(T0)}
-        for peer, severity in (("n1", "info"), ("n2", "critical"))
+        {"code": code, "severity": severity, "peer_id": peer, "text": f"{peer}: why", "since": since}
+        for peer, severity, since in (("n1", "info", None), ("n2", "critical", rfc3339(T0)))
     ]
     view = story.look(5)
     found = [one for one in view.problems if one.id == f"alarm_{code}:n0"]
-    assert [(one.severity, one.text) for one in found] == [
-        ("critical", f"n0 reports {code.replace('_', ' ')}: n1: why; n2: why.")
+    assert [(one.severity, one.since, one.text) for one in found] == [
+        ("critical", rfc3339(T0), f"n0 reports {code.replace('_', ' ')}: n1: why; n2: why.")
     ]
     assert len({one.id for one in view.problems}) == len(view.problems)
 

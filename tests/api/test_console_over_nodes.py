@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -54,8 +55,28 @@ async def transfer_away(kit: Kit, ann: Person, leader: str) -> str:
     return target
 
 
+async def start_again_by_the_button(kit: Kit, victim: str) -> None:
+    """As an operator finds it at the problem, follows it to its page, and presses it."""
+    olga = await kit.person("olga", "operator")
+    path, html = f"/clusters/api/nodes/{victim}/restart", {"accept": "text/html"}
+    assert f'href="{path}"' in (await olga.get("/clusters/api", headers=html)).text
+    page = (await olga.get(path, headers=html)).text
+    given = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]+)"', page))
+    assert given["what"] == "engine" and given["key"] and given["csrf_token"] == olga.csrf, page
+    pressed = await olga.client.post(path, data=given, headers=html)
+    assert pressed.status_code == 303, pressed.text
+    operation = pressed.headers["location"]
+    assert (await olga.client.post(path, data=given, headers=html)).headers["location"] == operation, "pressed twice"
+    task = kit.console.restarts.background.get(f"restart {operation.rpartition('/')[2]}")
+    if task is not None:
+        await task
+    done = (await olga.get(f"/api/v1{operation}")).json()
+    assert done["state"] == "done" and done["requested_by"] == "olga" and done["outcome"]["boot_id"], done
+    assert f"The engine of {victim} answers again." in (await olga.get(operation, headers=html)).text
+
+
 async def disturb(kit: Kit, group: Group, leader: str) -> None:
-    """A follower's engine is paused, goes on, and is killed."""
+    """A follower's engine hangs, is started again by an operator's button, and is killed."""
     victim = next(one for one in group.ids if one != leader)
     pid = group.engine_pid(victim)
     os.kill(pid, signal.SIGSTOP)
@@ -63,8 +84,11 @@ async def disturb(kit: Kit, group: Group, leader: str) -> None:
         view = await until_said(kit, f"The engine of {victim} does not answer", "Quorum stands")
         stale = next(one for one in view.members if one.id == victim)
         assert stale.reach == "stale" and stale.log.end_index is not None, "the last marks stay"
+        await start_again_by_the_button(kit, victim)
+        assert group.engine_pid(victim) != pid
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # the button ended it
+            os.kill(pid, signal.SIGCONT)
     await until_said(kit, "All 3 replicas are in step")
     for _ in range(TRIES):  # it is started again at once: a busy machine may not have looked before
         os.kill(group.engine_pid(victim), signal.SIGKILL)

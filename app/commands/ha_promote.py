@@ -1,4 +1,4 @@
-"""`ha promote`: a slave becomes its pair's master, after what it lacks and what stands against it were read.
+"""`ha promote`: a slave becomes its pair's master, after whom it replaces, what it lacks and what stops it is read.
 
 Invariants: without `--yes` or a confirmation nothing is changed; what is passed over is named by its code, one by one.
 Exit codes: 0 it is master; 1 something stands against it; 75 nobody can say whether it is.
@@ -26,7 +26,7 @@ from app.commands.common import (
 from app.commands.members import YesOption, confirmed
 from app.commands.tls_options import CaOption, TlsFlags
 from node.printable import escaped
-from node.views.ha import HaPromotion
+from node.views.ha import HaPromotion, HaView
 from node.views.reading import Unreadable, read
 
 AcceptOption = Annotated[
@@ -36,6 +36,7 @@ RoleOption = Annotated[
     Literal["SYNC_MASTER", "ASYNC_MASTER"] | None, typer.Option("--role", help="Else what its master was.")
 ]
 OUTCOME_UNKNOWN: Final = 504
+FOLLOWED: Final = "transfer"  # of HaFollowing.state: the master sends to it
 
 
 def promote(
@@ -55,9 +56,10 @@ def promote(
     before = promotion(node, {**body, "dry_run": True}, token, tls)
     against = [one for one in before.findings if one.stops and not (one.can_be_accepted and one.code in accepted)]
     if dry_run:
-        show_json(before.to_json()) if as_json else show("\n".join(lines_of(before, accepted)))
+        lines = [] if as_json else [*lines_of(before, accepted), replaced(node, token, tls)]
+        show_json(before.to_json()) if as_json else show("\n".join(lines))
         return Exit.FINDING if against else Exit.FINE
-    for line in lines_of(before, accepted):
+    for line in [*lines_of(before, accepted), replaced(node, token, tls)]:
         say(line)
     if against:
         raise Failure(Exit.FINDING, f"not promoted: {how_on([one.code for one in against if one.can_be_accepted])}")
@@ -83,6 +85,33 @@ def promotion(node: str, body: dict[str, Any], token: str | None, tls: Any) -> H
         return read(HaPromotion, said)
     except Unreadable as error:
         raise Failure(Exit.UNDETERMINED, f"{node}: its answer cannot be read: {error}") from error
+
+
+def replaced(node: str, token: str | None, tls: Any) -> str:
+    """The master that this slave follows: whether that answers it now, and how far the slave is behind it.
+
+    Only words: where they cannot be had, the pre-flight's findings still decide. Raises Failure where it may not ask.
+    """
+    try:
+        status, said = control_answer("GET", node, "ha", token, tls=tls)
+        view = read(HaView, said) if status < 400 else None
+    except Failure as failure:
+        if failure.code != Exit.UNREACHABLE:
+            raise
+        view = None
+    except Unreadable:
+        view = None
+    if view is None or view.broker == "down":
+        return "  which master it replaces is not known: the slave does not say it"
+    if (one := view.following) is None or one.address is None:
+        return "  it follows no master now"
+    answers = "answers it" if one.state == FOLLOWED else f"does not serve it ({escaped(one.reason or one.state)})"
+    if one.lag_bytes is None or view.end_offset is None:
+        behind = "how far it is behind is not known: it heard of no end of that log since it started"
+    else:
+        ends = f"its log ends at {view.end_offset:,}, the master's at {one.master_offset:,} when last heard"
+        behind = f"{ends}: {one.lag_bytes:,} bytes behind"
+    return f"  it replaces {escaped(one.address)}, which {answers}; {behind}"
 
 
 def lines_of(before: HaPromotion, accepted: Sequence[str]) -> list[str]:

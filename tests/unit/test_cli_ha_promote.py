@@ -23,11 +23,15 @@ class Slave:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *findings: dict[str, Any]) -> None:
         self.findings, self.asked = findings, []  # type: tuple[dict[str, Any], ...], list[dict[str, Any]]
         self.status = 200
+        self.view: tuple[int, dict[str, Any]] = (200, FakePair().ha["s1"])
         monkeypatch.setattr("app.commands.ha_promote.control_answer", self.answer)
 
     def answer(
-        self, method: str, url: str, resource: str, _token: object, body: dict[str, Any], **_: object
+        self, method: str, url: str, resource: str, _token: object, body: dict[str, Any] | None = None, **_: object
     ) -> tuple[int, dict[str, Any]]:
+        if body is None:
+            assert (method, url, resource) == ("GET", URL, "ha")
+            return self.view
         assert (method, url, resource) == ("POST", URL, "ha/promote")
         self.asked.append(body)
         if self.status != 200 and not body.get("dry_run"):
@@ -72,6 +76,39 @@ def test_nothing_is_changed_without_a_word(monkeypatch: pytest.MonkeyPatch, caps
     assert json.loads(capsys.readouterr().out)["findings"][0]["code"] == "not_heard"
     assert slave.changes == []
     assert run(["ha", "promote", "--node", URL, "--role", "SLAVE"]) == Exit.USAGE
+
+
+def test_whom_it_replaces_and_how_far_it_is_behind_is_said_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slave = Slave(monkeypatch, LACKS)
+    said = slave.view[1]
+    assert run(["ha", "promote", "--node", URL]) == Exit.FINDING
+    assert "it replaces 127.0.0.1:10912, which answers it; its log ends at 81,920, the master's at 81,920" in (
+        capsys.readouterr().err
+    )
+    said["following"] |= {"state": "closed", "reason": "refused\x1b[31m", "master_offset": 86_016, "lag_bytes": 4_096}
+    assert run(["ha", "promote", "--node", URL, "--dry-run"]) == Exit.FINDING
+    text = capsys.readouterr().out
+    assert "does not serve it (refused" in text and "\x1b" not in text
+    assert "the master's at 86,016 when last heard: 4,096 bytes behind" in text
+    said["following"] |= {"master_offset": None, "lag_bytes": None}
+    run(["ha", "promote", "--node", URL, "--dry-run"])
+    assert "how far it is behind is not known" in capsys.readouterr().out  # never 0
+    said["following"] = None
+    run(["ha", "promote", "--node", URL, "--dry-run"])
+    assert "it follows no master now" in capsys.readouterr().out
+    assert slave.changes == []
+
+
+@pytest.mark.parametrize("view", [(503, {"title": "The broker does not answer"}), (200, {"broker": "odd"})])
+def test_a_slave_that_does_not_say_whom_it_follows_is_promoted_by_its_findings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], view: tuple[int, dict[str, Any]]
+) -> None:
+    slave = Slave(monkeypatch)
+    slave.view = view
+    assert run(["ha", "promote", "--node", URL, "--yes"]) == Exit.FINE
+    assert "which master it replaces is not known" in capsys.readouterr().err and len(slave.changes) == 1
 
 
 def test_an_outcome_that_nobody_knows_is_75(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ SHORT, LONG = 2, 20
 MUST_FIT = (
     "/history", "/watermarks", "/view", "/operations", "/entries", "/digests", "/addresses", "/users", "/alerts",
     "/audits", "/clusters", "/me/password", "/members", "/repair", "/segments", "/truncations", "/leadership-transfer",
+    "/problems", "/dispatchers",
 )  # fmt: skip
 Served = tuple[FastAPI, dict[str, str]]
 

@@ -10,11 +10,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.kit import Console, Visitor, chromium, running_console
-from tests.browser.states import SCHEMES, WIDTHS, flaws
+from tests.browser.states import SCHEMES, WIDTHS, flaws, on_loop
 from tests.browser.test_every_page import AXE, until, with_long
 from tests.prepare import find_chromium
 from tests.unit.fake_pair import FakePair
 from tests.unit.pair_states import all_silent, forked, master_silent, sends_wait, slave_silent, two_masters
+from tests.unit.test_pair_audit_pages import found_in
 
 pytestmark = [
     pytest.mark.browser,
@@ -35,6 +36,24 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
         until(lambda: "pair" in one.app.state.console.watches)
         until(lambda: len(one.app.state.console.group_view("pair").members) == len(pair.urls))
         yield one
+
+
+@pytest.fixture(scope="module")
+def paths(console: Console, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """With the page of an audit that found a damaged record."""
+    found = found_in(tmp_path_factory.mktemp("logs"))
+
+    async def made() -> str:
+        kept = console.app.state.audit_runner.kept
+        row, _ = await kept.create(
+            cluster_id="pair", cluster_name="pair", depth="ha", from_index=None, to_index=None,
+            directory="/nowhere", requested_by="ann",
+        )  # fmt: skip
+        await kept.running(row.id, 1)
+        await kept.finish(row.id, {"event": "result", "result": found})
+        return str(row.id)
+
+    return *PAGES, "/clusters/pair/audits", f"/clusters/pair/audits/{on_loop(console, made)}"
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +98,14 @@ def test_a_frozen_console_is_said_within_five_seconds_of_its_last_answer(console
     with_long([(state, width, scheme) for state in STATES for width in WIDTHS for scheme in SCHEMES], SHORT),
 )
 def test_nothing_hides_and_axe_finds_nothing(
-    console: Console, browser: Browser, state: str, width: int, scheme: Any
+    console: Console, browser: Browser, paths: tuple[str, ...], state: str, width: int, scheme: Any
 ) -> None:
     put_in(console, state)
     visitor, found = Visitor(browser, console, viewport={"width": width, "height": 900}, color_scheme=scheme), []
-    for path in PAGES:
+    for path in paths:
         answer = visitor.page.goto(path)
         assert answer is not None and answer.ok, path
+        visitor.page.evaluate("document.querySelectorAll('main details').forEach((one) => { one.open = true })")
         found += [f"{path}: {flaw}" for flaw in flaws(visitor.page)]
         visitor.page.evaluate(AXE.read_text())
         for one in visitor.page.evaluate("axe.run().then((result) => result.violations)"):

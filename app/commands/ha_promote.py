@@ -105,13 +105,16 @@ def replaced(node: str, token: str | None, tls: Any) -> str:
         return "  which master it replaces is not known: the slave does not say it"
     if (one := view.following) is None or one.address is None:
         return "  it follows no master now"
-    answers = "answers it" if one.state == FOLLOWED else f"does not serve it ({escaped(one.reason or one.state)})"
+    if one.state == FOLLOWED:
+        master = f"it replaces {escaped(one.address)}, which answers it"
+    else:  # the address is the one tried now, which may be another slave's: no master is named by it
+        master = f"no master serves it now: it tries the others in turn ({escaped(one.reason or one.state)})"
     if one.lag_bytes is None or view.end_offset is None:
         behind = "how far it is behind is not known: it heard of no end of that log since it started"
     else:
         ends = f"its log ends at {view.end_offset:,}, the master's at {one.master_offset:,} when last heard"
         behind = f"{ends}: {one.lag_bytes:,} bytes behind"
-    return f"  it replaces {escaped(one.address)}, which {answers}; {behind}"
+    return f"  {master}; {behind}"
 
 
 def lines_of(before: HaPromotion, accepted: Sequence[str]) -> list[str]:

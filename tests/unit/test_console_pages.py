@@ -43,6 +43,24 @@ def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
     over(tmp_path, work)
 
 
+def test_pages_that_say_something_else_first_say_what_is_wrong_with_the_group(tmp_path: Path) -> None:
+    paths = ("/log", "/truncations", "/audits", "/addresses")
+
+    async def work(kit: Kit) -> None:
+        ann = await kit.person()
+        for path in paths:
+            assert "of-group" not in (await ann.get(GROUP + path)).text, path
+        kit.group.nodes["n1"].alarms = [{"code": "disk_full", "severity": "critical", "text": "no space"}]
+        await kit.until(lambda: kit.console.watches["demo"].view.severity == "critical")
+        for path in paths:
+            said = (await ann.get(GROUP + path)).text
+            assert '<p class="of-group notice critical"><span class="word">Critical</span>' in said, path
+            assert re.search(r'class="of-group.*<a href="/clusters/demo">n1&#39;s disk is full', said), path
+        assert "of-group" not in (await ann.get(GROUP)).text, "the overview begins with it"
+
+    over(tmp_path, work)
+
+
 def begins_at(kit: Kit) -> set[int | None]:
     """Where the members' logs begin, as the console knows them."""
     members = kit.console.watches["demo"].view.members

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.client import LedgerClient, LedgerError
+from tests.full_disks import HOWEVER_FULL
 from tests.ports import free_ports
 from tests.process.group import Group, all_hold, all_vote, append_surely
 from tests.process.test_members import command, until, voters_of
@@ -30,6 +31,7 @@ class TrimmedGroup(Group):
         settings = {
             "store.mapped_file_size_for_entry_data_bytes": 65536, "store.mapped_file_size_for_entry_index_bytes": 32768,
             "retention.enabled": "true", "retention.max_log_bytes": 131072, "retention.check_interval_s": 1,
+            **HOWEVER_FULL,
         }  # fmt: skip
         words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         return super().arguments(node_id, *words, *more)

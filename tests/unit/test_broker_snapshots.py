@@ -17,11 +17,14 @@ from node.message_store.dispatch_mark import mark_path
 from node.message_store.put_result import PutStatus
 from node.message_store.recent_entries import Piece
 from node.message_store.state_file import read_state, state_path
+from tests.full_disks import HOWEVER_FULL
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
 
-SMALL = {"retention.enabled": "true", "retention.max_log_bytes": "131072", "retention.check_interval_s": "1"}
+SMALL = HOWEVER_FULL | {
+    "retention.enabled": "true", "retention.max_log_bytes": "131072", "retention.check_interval_s": "1",
+}  # fmt: skip
 BODY = b"x" * 2000
 
 

@@ -16,12 +16,14 @@ from node.engine.engine import Engine
 from node.protocol.codes import ResponseCode, Role
 from node.store.file_store import FileStore
 from node.store.files.platform import OsPlatform
+from tests.full_disks import HOWEVER_FULL
 from tests.ports import free_ports
 from tests.unit.test_engine_damage import operator_action
 
 IDS = ("n0", "n1", "n2")
 BODY = b"x" * 500
 NONE: Mapping[str, str] = {}
+SMALL = HOWEVER_FULL | {"retention.enabled": "true", "retention.check_interval_s": "1"}
 SIZES = {
     "store.mapped_file_size_for_entry_data_bytes": 4096, "store.mapped_file_size_for_entry_index_bytes": 1024,
     "store.scrub_bytes_per_s": 0,
@@ -133,7 +135,7 @@ def test_without_the_table_a_log_only_grows(tmp_path: Path) -> None:
 
 
 def test_every_member_trims_its_own_log_to_the_size_that_is_allowed(tmp_path: Path) -> None:
-    tables = {"retention.enabled": "true", "retention.max_log_bytes": "8192", "retention.check_interval_s": "1"}
+    tables = SMALL | {"retention.max_log_bytes": "8192"}
 
     async def work() -> None:
         async with group(tmp_path, *IDS, tables=tables) as three:
@@ -165,7 +167,7 @@ def test_every_member_trims_its_own_log_to_the_size_that_is_allowed(tmp_path: Pa
 
 
 def test_a_voter_that_is_away_keeps_the_log_of_all_until_an_operator_forces(tmp_path: Path) -> None:
-    tables = {"retention.enabled": "true", "retention.max_log_bytes": "4096", "retention.check_interval_s": "1"}
+    tables = SMALL | {"retention.max_log_bytes": "4096"}
 
     async def work() -> None:
         async with group(tmp_path, *IDS, tables=tables) as three:

@@ -16,8 +16,9 @@ from app.db import models
 from app.db.base import Base
 from app.db.engine import prepare_directory, sync_url
 
-if importlib.util.find_spec("app.db.audits") is not None:
-    importlib.import_module("app.db.audits")
+for tables in ("app.db.audits", "app.db.schedules"):
+    if importlib.util.find_spec(tables) is not None:
+        importlib.import_module(tables)
 
 assert models.Base is Base
 

@@ -31,7 +31,7 @@ def more(method: str, path: str) -> Iterable[int]:
         yield 409
     if path.startswith(("/api/v1/operations", "/api/v1/demo", "/api/v1/alerts")):
         yield from (404, 409, 502)
-    if path == "/api/v1/audits":
+    if path in ("/api/v1/audits", "/api/v1/schedules"):
         yield from (404, 409)
     if path == "/api/v1/me/password" or path.startswith("/api/v1/me/second-factor"):
         yield 429

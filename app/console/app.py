@@ -55,12 +55,14 @@ from node.published import PublishedJson
 PAGE_PARTS = (
     "app.console.pages", "app.console.docs_pages", "app.console.people_pages",
     "app.console.second_factor_pages", "app.console.oidc_login", "app.console.oidc_logout",
-    "app.console.audit_pages", "app.console.repair_pages", "app.console.restart_pages", "app.console.members_pages",
+    "app.console.audit_pages", "app.console.schedule_pages",
+    "app.console.repair_pages", "app.console.restart_pages", "app.console.members_pages",
     "app.console.message_pages",
     "app.console.address_pages", "app.console.notification_pages", "app.console.metrics",
 )  # fmt: skip
 API_PARTS = (
     "app.api.audits",
+    "app.api.schedules",
     "app.api.repairs",
     "app.api.restarts",
     "app.api.members",

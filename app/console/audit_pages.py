@@ -26,8 +26,11 @@ from app.console.cursors import INT64_MAX, before_id
 from app.console.errors import Invalid, NotFound
 from app.console.last_audits import look_up_forever
 from app.console.live import Fragment, LiveKey
+from app.console.schedules import PERIODS, spelled_period
 from app.db.audits import FINAL, as_json
 from app.db.engine import normal_url
+from app.db.schedules import Schedules
+from app.db.schedules import as_json as schedule_json
 from app.health.group_view import GroupView
 from node.views.events import EventView
 
@@ -35,6 +38,7 @@ Json = dict[str, Any]
 router = APIRouter()
 PAGE_SIZE = 25
 FINDINGS_SIZE = 100
+SCHEDULES_SHOWN: Final = 200
 
 STEP_TEXT: Final = {
     "starting_jvm": "Starting the JVM",
@@ -217,13 +221,27 @@ async def cluster_audits(
     depth: Annotated[str, Query(max_length=16)] = "bytes",
 ) -> Response:
     view = request.app.state.console.group_view(cluster_id)
-    form = {"depth": depth if depth in DEPTHS else "bytes", "from_index": "", "to_index": "", "error": None}
-    return page(request, "cluster", {**await listed(request, cluster_id, cursor), **form_context(view, form)})
+    return await cluster_page(request, view, {"depth": depth if depth in DEPTHS else "bytes"}, cursor=cursor)
 
 
-def form_context(view: GroupView, form: Json) -> Json:
-    depths = [{"name": depth, "text": DEPTH_TEXT[depth]} for depth in ("bytes", "digest", "chain")]
-    return {"view": view, "cluster": view.cluster, "form": form, "depths": depths}
+async def cluster_page(
+    request: Request, view: GroupView, form: Json | None = None, *, scheduled: Json | None = None,
+    cursor: str | None = None, status: int = 200,
+) -> Response:  # fmt: skip
+    """`form`, `scheduled`: what the two forms are filled in with."""
+    kept: Schedules = request.app.state.schedules
+    context = {
+        **await listed(request, view.cluster.id, cursor), "view": view, "cluster": view.cluster,
+        "form": {"depth": "bytes", "from_index": "", "to_index": "", "error": None} | (form or {}),
+        "scheduled": {"depth": "bytes", "every": "day", "at": "", "error": None} | (scheduled or {}),
+        "depths": [{"name": depth, "text": DEPTH_TEXT[depth]} for depth in ("bytes", "digest", "chain")],
+        "periods": list(PERIODS),
+        "schedules": [
+            schedule_json(row) | {"every": spelled_period(row.every_s)}
+            for row in await kept.newest(view.cluster.id, SCHEDULES_SHOWN)
+        ],
+    }  # fmt: skip
+    return page(request, "cluster", context, status)
 
 
 @router.post("/clusters/{cluster_id}/audits")
@@ -243,8 +261,7 @@ async def start_from_form(
         audit = await start_audit(request, view, depth=depth, from_index=low, to_index=high)
     except Invalid as error:
         form = {"depth": depth, "from_index": from_index, "to_index": to_index, "error": error.detail}
-        context = {**await listed(request, cluster_id, None), **form_context(view, form)}
-        return page(request, "cluster", context, 422)
+        return await cluster_page(request, view, form, status=422)
     return RedirectResponse(f"/clusters/{cluster_id}/audits/{audit['id']}", status_code=303)
 
 

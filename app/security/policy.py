@@ -76,7 +76,7 @@ TABLE: tuple[Rule, ...] = (
     rule("POST", CLUSTER + r"/nodes/[^/]+/restart", Right.OPERATE),
     rule("POST", PAGE + r"/nodes/[^/]+/restart", Right.OPERATE),
     rule(CHANGE, r"/api/v1/operations/[^/]+", Right.OPERATE, somewhere=True),
-    rule(CHANGE, r"/api/v1/audits(/.*)?", Right.OPERATE, somewhere=True),
+    rule(CHANGE, r"/api/v1/(audits|schedules)(/.*)?", Right.OPERATE, somewhere=True),
     rule("POST", PAGE + r"/leadership(/.*)?", Right.OPERATE),
     rule("POST", PAGE + r"/audits(/.*)?", Right.OPERATE),
     rule("POST", r"/operations/[^/]+/cancel", Right.OPERATE, somewhere=True),
@@ -89,7 +89,7 @@ TABLE: tuple[Rule, ...] = (
     rule("GET POST", r"/(users|admin-trail|settings)(/.*)?", Right.ADMIN),
     # Lists and streams of what somebody sees; the documentation.
     rule(READ, r"/|/api/v1/(clusters|problems|events)", Right.OWN),
-    rule(READ, r"/api/v1/(operations|audits)(/.*)?|/audits|/operations/[^/]+", Right.OWN),
+    rule(READ, r"/api/v1/(operations|audits|schedules)(/.*)?|/audits|/operations/[^/]+", Right.OWN),
     rule(READ, r"/api/v1/alerts(/windows|/messages)?|/notifications(/problems/.+)?", Right.OWN),
     rule(READ, r"/live/.+", Right.OWN),
     rule(READ, r"/docs(/.*)?|/api/v1/openapi\.json", Right.OWN),

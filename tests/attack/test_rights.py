@@ -63,6 +63,7 @@ class Place:
         until = rfc3339(utc_now() + timedelta(days=1))
         bodies: dict[str, Json] = {
             "/api/v1/audits": {"cluster": group},
+            "/api/v1/schedules": {"cluster": group, "every_s": 86_400},
             "/api/v1/alerts/windows": {"group": group, "until": until},
             "/api/v1/alerts/problems/{scope}/{problem_id}/mute": {"until": until},
         }
@@ -78,6 +79,7 @@ class Place:
             "operation": operation["state"],
             "audit": audit.state,
             "windows": (await self.boss.get(f"{api}/alerts/windows")).json()["items"],
+            "schedules": (await self.boss.get(f"{api}/schedules")).json()["items"],
             "users": (await self.boss.get(f"{api}/users")).json()["items"],
             "changes": [one.method for one in self.kit.group.requests if one.method != "GET"],
         }
@@ -103,7 +105,15 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         body = {"group": HIDDEN, "until": rfc3339(utc_now() + timedelta(days=1))}
         window = await boss.change("POST", "/api/v1/alerts/windows", json=body)
         assert window.status_code == 201, window.text
-        ids = {"operation_id": operation["id"], "audit_id": audit.id, "window_id": str(window.json()["id"])}
+        daily = {"cluster": HIDDEN, "every_s": 86_400}
+        schedule = await boss.change("POST", "/api/v1/schedules", json=daily)
+        assert schedule.status_code == 201, schedule.text
+        ids = {
+            "schedule_id": str(schedule.json()["id"]),
+            "operation_id": operation["id"],
+            "audit_id": audit.id,
+            "window_id": str(window.json()["id"]),
+        }
         yield Place(kit, boss, ids)
 
 

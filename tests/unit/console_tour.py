@@ -141,6 +141,10 @@ class Tour:
         await self.ask("GET", f"/api/v1/audits/{old.id}")
         await self.ask("GET", f"/api/v1/audits/{old.id}/findings")
         await self.ask("GET", "/api/v1/audits")
+        schedule = await self.ask("POST", "/api/v1/schedules", {"cluster": "demo", "every_s": 86_400})
+        for path in ("", f"/{schedule['id']}"):
+            await self.ask("GET", f"/api/v1/schedules{path}")
+        await self.ask("DELETE", f"/api/v1/schedules/{schedule['id']}")
 
     async def changes_of_members(self) -> None:
         await self.ask("GET", f"{GROUP}/members")

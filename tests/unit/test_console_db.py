@@ -29,8 +29,9 @@ from tests.databases import database_url
 from tests.ports import free_ports
 from tests.unit.console_kit import run
 
-if importlib.util.find_spec("app.db.audits") is not None:
-    importlib.import_module("app.db.audits")
+for tables in ("app.db.audits", "app.db.schedules"):
+    if importlib.util.find_spec(tables) is not None:
+        importlib.import_module(tables)
 
 
 def opened(tmp_path: Path) -> tuple[str, Engine]:

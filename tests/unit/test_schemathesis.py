@@ -32,8 +32,8 @@ HOST = "127.0.0.1:8421"
 SHORT, LONG = 2, 20
 MUST_FIT = (
     "/history", "/watermarks", "/view", "/operations", "/entries", "/digests", "/addresses", "/users", "/alerts",
-    "/audits", "/clusters", "/me/password", "/members", "/repair", "/segments", "/truncations", "/leadership-transfer",
-    "/problems", "/dispatchers",
+    "/audits", "/schedules", "/clusters", "/me/password", "/members", "/repair", "/segments", "/truncations",
+    "/leadership-transfer", "/problems", "/dispatchers",
 )  # fmt: skip
 Served = tuple[FastAPI, dict[str, str]]
 

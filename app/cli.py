@@ -31,6 +31,18 @@ def say_interrupted() -> None:
         pass  # nobody listens
 
 
+def open_what_is_closed() -> None:
+    """Where a shell closed standard input, output or errors (`>&-`), the next file to be opened would take that number,
+    and get what is printed, or what a child process prints."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (as long as the process)
+
+
 def run(arguments: "Sequence[str] | None" = None) -> int:
     """Runs one command; returns its exit code."""
     from app.command_line import run as run_command
@@ -40,6 +52,7 @@ def run(arguments: "Sequence[str] | None" = None) -> int:
 
 def main() -> None:
     """The console script."""
+    open_what_is_closed()
     # Who ignores it already (nohup, a background job) goes on ignoring it.
     handled = getsignal(SIGINT) is default_int_handler
     if handled:

@@ -159,6 +159,8 @@ def make(directory: Path, wanted: Sequence[Wanted], days: int, signed_by: Path |
 
     `signed_by`: the folder of an authority that there is; its key is not copied.
     """
+    if not directory.name:
+        raise PkiError(f"{str(directory)!r} is no new folder: name one")
     if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
         raise PkiError(f"{directory} is there already, and nothing in it is overwritten: name a new folder, or move it")
     directory.parent.mkdir(parents=True, exist_ok=True)

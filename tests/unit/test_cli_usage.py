@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -233,6 +235,28 @@ def test_a_mistake_of_ours_is_no_finding(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr("app.commands.settings.settings_of", broken)
     assert run(["config", "check"]) == Exit.UNDETERMINED == 2
     assert "ZeroDivisionError: ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("config show >&-", 0), ("config show --node nothing >&- 2>&-", 64), ("config show <&- >&- 2>&-", 0)],
+)
+def test_a_shell_may_close_what_a_command_prints_to(arguments: str, code: int) -> None:
+    said = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m app.cli {arguments}', sys.executable], capture_output=True, text=True, timeout=60
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (code, "", "")
+
+
+def test_what_was_closed_is_no_other_file(tmp_path: Path) -> None:
+    """Else what is printed, or what a child process prints, would go into the next file that is opened."""
+    script = (
+        "import os, sys; from app.cli import open_what_is_closed; open_what_is_closed();"
+        f"kept = open({str(tmp_path / 'kept')!r}, 'w'); print('printed'); sys.stdout.flush(); os.system('echo child');"
+        "sys.exit(kept.fileno() < 3)"
+    )
+    said = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" >&- 2>&-', sys.executable, script], timeout=60)
+    assert said.returncode == 0 and (tmp_path / "kept").read_text() == ""
 
 
 def test_one_line() -> None:

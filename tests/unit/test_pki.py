@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 
 from app.command_line import run as quorumscope
+from app.pki import PkiError, make, wanted_for
 from node.certificates import ends_of
 from node.tls_files import tls_trouble
 from node.transport.tls import client_context, server_context
@@ -127,3 +128,10 @@ def test_new_certificates_of_the_same_authority(tmp_path: Path, capsys: pytest.C
     assert quorumscope(["pki", "demo", str(tmp_path / "third"), "--authority", str(first)]) == 64
     assert "holds no authority" in capsys.readouterr().err
     assert not (tmp_path / "third").exists()
+
+
+def test_no_name_is_no_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PkiError, match="no new folder: name one"):
+        make(Path(), wanted_for({"n0": []}, ["client"], "console", ()), 1)
+    assert not list(tmp_path.iterdir())

@@ -92,10 +92,25 @@ def what_counts(group: Group, member: str) -> dict[str, Any]:
     return {name: state[name] for name in ("term", "leader_id", "alarms", "peers")} | {"hard": hard, "log": log}
 
 
+def settled(group: Group, member: str) -> dict[str, Any]:
+    """What counts once it stays: a group that has just begun connects, and learns of its members, for a while."""
+    ends, found = time.monotonic() + START_WITHIN_S, what_counts(group, member)
+    while True:
+        time.sleep(0.3)
+        now = what_counts(group, member)
+        log = now["log"]
+        if now == found and log["committed_index"] == log["end_index"] and all(
+            one["connected"] for one in now["peers"] if one["id"] != member
+        ):  # fmt: skip
+            return now
+        assert time.monotonic() < ends, (found, now)
+        found = now
+
+
 def changes_nothing(group: Group, attack: Callable[[], None]) -> None:
     """Of what counts at n0; where the group had an election of its own meanwhile, it is done again."""
     for _ in range(TRIES):
-        before, ends = what_counts(group, "n0"), time.monotonic() + START_WITHIN_S
+        before, ends = settled(group, "n0"), time.monotonic() + START_WITHIN_S
         attack()
         while (after := what_counts(group, "n0")) != before:  # a peer's connection may be new just now
             if (after["term"], after["leader_id"]) != (before["term"], before["leader_id"]):

@@ -54,7 +54,7 @@ def test_pages_that_say_something_else_first_say_what_is_wrong_with_the_group(tm
         await kit.until(lambda: kit.console.watches["demo"].view.severity == "critical")
         for path in paths:
             said = (await ann.get(GROUP + path)).text
-            assert '<p class="of-group notice critical"><span class="word">Critical</span>' in said, path
+            assert '<aside class="of-group notice critical" aria-label="What is wrong with demo">' in said, path
             assert re.search(r'class="of-group.*<a href="/clusters/demo">n1&#39;s disk is full', said), path
         assert "of-group" not in (await ann.get(GROUP)).text, "the overview begins with it"
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from node.client.committed import CommittedPosition
 from node.client.errors import (
     AnotherGroup,
+    Closed,
     Denied,
     LaneEnded,
     LedgerError,
@@ -32,6 +33,7 @@ from node.transport.slab_frames import ReadMode
 __all__ = [
     "AnotherGroup",
     "AppendResult",
+    "Closed",
     "CommittedPosition",
     "Denied",
     "Lane",
@@ -49,10 +51,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-class Closed(LedgerError):
-    """This client is closed, or was while it waited."""
 
 
 class LedgerClientSync:

@@ -54,6 +54,10 @@ class Unreachable(LedgerError):
     """No member took the request in time; nothing was appended."""
 
 
+class Closed(LedgerError):
+    """The client is closed, or was while the call waited: then nothing is said of what became of it."""
+
+
 class Denied(LedgerError):
     """Not allowed: a wrong group, a missing token."""
 

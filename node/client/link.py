@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from node.client.errors import AnotherGroup
+from node.client.errors import AnotherGroup, Closed
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_members import MEMBERS_MAX
@@ -98,6 +98,8 @@ class MemberLink:
         self._opaque = 0
         self._streams: dict[int, Callable[[Frame | Exception], None]] = {}
         self._dialing: asyncio.Lock = asyncio.Lock()
+        self._failed_dials, self._why_not = 0, ""
+        self._closed = False
         # Called again and again while requests wait and nothing comes; None: nobody wants to know.
         self.on_silence: Callable[[MemberLink], None] | None = None
         self._look_timer: asyncio.TimerHandle | None = None
@@ -108,10 +110,17 @@ class MemberLink:
         return self._connection is not None and not self._connection.closed
 
     async def connect(self) -> None:
-        """Opens the connection. Raises Lost (nothing sent), AnotherGroup."""
+        """Opens the connection. Raises Lost (nothing sent), AnotherGroup, Closed.
+
+        Who waits while another dials has its answer, too: a member that is silent costs all of them one dial's time.
+        """
+        failed_before = self._failed_dials
         async with self._dialing:
+            self._check_open_client()
             if self.open:
                 return
+            if self._failed_dials != failed_before:
+                raise Lost(self._why_not, sent=False)
             connection = Connection(self._on_frame, self._on_closed)
             host, port = split_address(self.address)
             try:
@@ -121,13 +130,21 @@ class MemberLink:
                         await self._check_group(connection)
             except (OSError, TimeoutError, RemotingError, BodyError) as error:
                 connection.abort()
-                text = f"{self.member_id} at {self.address}: {error or 'no connection in time'}"
-                raise Lost(text, sent=False) from error
+                self._failed_dials += 1
+                self._why_not = f"{self.member_id} at {self.address}: {str(error) or 'no connection in time'}"
+                raise Lost(self._why_not, sent=False) from error
             except BaseException:  # another group's; or whoever wanted it is not interested any more
                 connection.abort()
                 raise
+            if self._closed:
+                connection.abort()
+            self._check_open_client()
             self._connection, self.plain = connection, False
             self._unshown = self._token is not None
+
+    def _check_open_client(self) -> None:
+        if self._closed:
+            raise Closed("the client is closed")
 
     async def _check_group(self, connection: Connection) -> None:
         """Asks whose member this is, before anything is sent that it could append."""
@@ -273,6 +290,8 @@ class MemberLink:
             connection.abort()
 
     def close(self) -> None:
+        """For good: what waits here ends as lost, and nothing is dialled any more."""
+        self._closed = True
         if self._look_timer is not None:
             self._look_timer.cancel()
             self._look_timer = None

@@ -175,7 +175,7 @@ class ClientRequests:
         if frame.code in (RequestCode.FAST_APPEND, RequestCode.LANE_APPEND):
             refusal = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=text)
             connection.answer(frame, encode_append_answer(refusal))
-        elif frame.code == RequestCode.FAST_READ:
+        elif frame.code in (RequestCode.FAST_READ, RequestCode.AWAITED_READ):
             connection.answer(frame, *encode_read_answer(ReadAnswer(code, -1, -1, -1, 0)))
         elif frame.code == RequestCode.COMMAND:
             refusal = AppendAnswer(code, -1, -1, -1, AppendedByte.NOT_APPENDED, detail=text)

@@ -181,6 +181,16 @@ def test_what_is_damaged_is_not_read_and_what_is_around_it_is(tmp_path: Path) ->
     run(work)
 
 
+@pytest.mark.parametrize("code", [RequestCode.FAST_READ, RequestCode.AWAITED_READ])
+def test_a_read_is_refused_in_the_form_of_its_answer(code: RequestCode, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with group(tmp_path, stores_of(1)) as engines:
+            answer = decode_read_answer(await ask(engines["n0"], code, b"short"))
+            assert (answer.code, answer.count, len(answer.records)) == (ResponseCode.UNEXPECTED_ARGUMENT, 0, 0)
+
+    run(work)
+
+
 def test_operator_actions_need_the_right_group_the_token_and_a_known_word(tmp_path: Path) -> None:
     async def work() -> None:
         async with group(tmp_path, stores_of(1)) as engines:

@@ -118,7 +118,11 @@ class SnapshotWriter:
             platform.replace(self._work, path)
         except OSError as error:
             raise wrap(error, f"renaming {self._work}") from error
-        sync_directory(folder, platform)
+        try:
+            sync_directory(folder, platform)
+        except StoreError:
+            platform.remove_tree(path)  # a name that power may take back: nobody trims the log for it
+            raise
         return Snapshot(path, whole)
 
     def _write_out(self) -> None:
@@ -294,7 +298,15 @@ def keep_newest(directory: Path, count: int = KEPT, platform: Platform = OS) -> 
 
 
 def clean(directory: Path, work: str = WORK, platform: Platform = OS) -> None:
-    """Removes what a stop in the middle left under that name, or of one that was being removed; only by its writer."""
-    for name in platform.names(directory / FOLDER):
+    """Removes what a stop in the middle left under that name, or of one that was being removed; only by its writer.
+
+    The names that stay are durable on return: the stop may have come between a rename and its sync, and the log is
+    trimmed for what lies there. Raises StoreIOError.
+    """
+    folder = directory / FOLDER
+    if not platform.exists(folder):
+        return
+    for name in platform.names(folder):
         if name == work or name.startswith("removed_"):
-            platform.remove_tree(directory / FOLDER / name)
+            platform.remove_tree(folder / name)
+    sync_directory(folder, platform)

@@ -6,8 +6,10 @@ held against the checksum that its sender said, synced, and described (`quorumsc
 only a whole one ever becomes one of the directory's (`take_received`), by one rename.
 
 Invariants: pieces are appended, in order and of one snapshot; a piece that does not continue what is there changes
-nothing; what differs from its checksum goes; nothing is begun for which the disk has no room; a sender's file stays
-readable for as long as it is open, also when the snapshot was removed meanwhile.
+nothing; what differs from its checksum goes; no sync that failed is ever counted on (SAFETY S1: its pages read well
+until power is lost), so what one error of the disk touched goes, and what an earlier process left is written again;
+nothing is begun for which the disk has no room; a sender's file stays readable for as long as it is open, also when the
+snapshot was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -108,13 +110,23 @@ class SnapshotReceiver:
     def take(self, meta: SnapshotMeta, offset: int, data: bytes) -> Taken:
         """A piece of that snapshot (`data_bytes` and `data_crc` are the whole's); without data it begins, or is asked.
 
-        Raises StoreFull where the disk has no room for it, StoreError.
+        Raises StoreFull where the disk has no room for it, StoreError; what was there is gone then.
         """
+        try:
+            return self._take(meta, offset, data)
+        except StoreError:
+            self.drop()
+            raise
+
+    def _take(self, meta: SnapshotMeta, offset: int, data: bytes) -> Taken:
         if newest_index(self._directory, self._platform) >= meta.index:
             self.drop()
             return Taken(meta.data_bytes, is_whole=True)  # never over a newer one, nor twice
-        if self._meta != meta and not self._goes_on(meta):
-            self._begin(meta)
+        if self._meta != meta:
+            if self._goes_on(meta):
+                self._write_again()
+            else:
+                self._begin(meta)
         self._meta = meta
         if _whole_index(self._work, self._platform) == meta.index:
             return Taken(meta.data_bytes, is_whole=True)
@@ -141,6 +153,25 @@ class SnapshotReceiver:
 
     def _has_data(self) -> bool:
         return self._platform.exists(self._work / DATA)
+
+    def _write_again(self) -> None:
+        """An earlier process put this together, and may have ended because a sync failed: the data is written once
+        more, so that the next sync is one of all of it, and the description follows when that is done (SAFETY S1)."""
+        path, platform = self._work / DATA, self._platform
+        try:
+            platform.unlink(self._work / SEALED)
+            fd = platform.open(path, os.O_RDWR)
+        except OSError as error:
+            raise wrap(error, f"opening {path}") from error
+        try:
+            at = 0
+            while piece := platform.pread(fd, PIECE_BYTES, at):
+                write_all(fd, piece, at, f"writing {path}", platform)
+                at += len(piece)
+        except OSError as error:
+            raise wrap(error, f"reading {path}") from error
+        finally:
+            platform.close(fd)
 
     def _begin(self, meta: SnapshotMeta) -> None:
         """Another one than what lies there, if anything does."""
@@ -208,18 +239,18 @@ def take_received(directory: Path, index: int, platform: Platform = OS) -> None:
     """
     folder = directory / FOLDER
     work = folder / INSTALL_WORK
-    if not platform.exists(work):
+    if not platform.exists(folder):
         return
     if _whole_index(work, platform) != index or newest_index(directory, platform) >= index:
         platform.remove_tree(work)
-        return
-    with suppress(OSError):
-        platform.unlink(work / RECEIVING)
-    try:
-        platform.replace(work, folder / f"snapshot_{index}")
-    except OSError as error:
-        raise wrap(error, f"renaming {work}") from error
-    sync_directory(folder, platform)
+    else:
+        with suppress(OSError):
+            platform.unlink(work / RECEIVING)
+        try:
+            platform.replace(work, folder / f"snapshot_{index}")
+        except OSError as error:
+            raise wrap(error, f"renaming {work}") from error
+    sync_directory(folder, platform)  # also where it was renamed before: a crash may have come before that sync
 
 
 def _whole_index(work: Path, platform: Platform) -> int:

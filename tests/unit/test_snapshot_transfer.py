@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from node.snapshots import directory as snapshots
 from node.snapshots import transfer
 from node.snapshots.directory import SnapshotMeta, SnapshotWriter
 from node.snapshots.transfer import SnapshotReceiver, Taken, open_newest, take_received
-from node.store.errors import StoreCorrupt, StoreFull
+from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
 from node.store.files.platform import OS, Platform
@@ -202,3 +203,96 @@ def test_m6_a_crash_at_any_call_leaves_the_old_log_or_the_new_one_with_its_state
                 assert newest(ROOT, disk) == (9, DATA) and store.begin_index == 10
         at += 1
     assert at > 60 and installed > 5
+
+
+def installed_at_last(disk: SimulatedPlatform) -> None:
+    """The next process of that machine: it starts, is sent the same snapshot, and its log begins behind it."""
+    store = opened(disk)
+    if store.base.index == 9:
+        return
+    receiver = SnapshotReceiver(ROOT, disk)
+    assert send(receiver).is_whole or send(receiver).is_whole, "what was torn is begun anew"
+    store.begin_behind(Base(EntryMeta(9, 2, 0x1234), 1000), RECORD)
+
+
+def test_s1_a_sync_that_failed_before_a_start_is_not_believed_after_it() -> None:
+    """The pages read well until power is lost: whoever starts again under the same boot has to write them again."""
+    at, failed = 0, 0
+    while failed == at:
+        for seed in range(4):
+            disk = SimulatedPlatform(random.Random(seed), lambda: 1_000_000_000, "m")
+            syncs = 0
+
+            def fail(what: str, path: str, _size: int, disk: SimulatedPlatform = disk, at: int = at) -> None:
+                nonlocal syncs
+                if what == "fdatasync" and "/snapshot/" in path:
+                    disk.faults.fsync_error_next = syncs == at
+                    syncs += 1
+
+            disk.on_op = fail
+            error = None
+            try:
+                story(disk, [])
+            except StoreIOError as caught:
+                error = caught
+            if error is None:
+                break
+            disk.on_op = None
+            disk.crash_process()
+            installed_at_last(disk)
+            disk.lose_power()
+            assert opened(disk).base.index == 9
+            assert newest(ROOT, disk) == (9, DATA), f"sync {at}: the log is gone, and the state that replaced it too"
+        failed += error is not None
+        at += 1
+    assert failed >= 5
+
+
+def test_s1_a_sync_without_room_begins_the_snapshot_anew() -> None:
+    """The process goes on after that one, and its pages are clean although they are not on the disk."""
+    disk = SimulatedPlatform(random.Random(1), lambda: 1_000_000_000, "m")
+    opened(disk)
+    receiver = SnapshotReceiver(ROOT, disk)
+    send(receiver, upto=300)
+    sync, raised = disk.fsync, 0
+
+    def full(fd: int) -> None:
+        nonlocal raised
+        raised += 1
+        disk.faults.fsync_error_next = True
+        with suppress(OSError):
+            sync(fd)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk.fsync = full  # type: ignore[method-assign]
+    with pytest.raises(StoreFull):
+        send(receiver)
+    disk.fsync = sync  # type: ignore[method-assign]
+    assert raised == 1 and receiver.take(META, 0, b"") == Taken(0)
+    assert send(receiver).is_whole
+    disk.lose_power()
+    assert SnapshotReceiver(ROOT, disk).take(META, 0, b"").is_whole
+
+
+def test_m6_the_name_of_an_installed_snapshot_is_durable_before_the_log_is_gone() -> None:
+    """Also where the process ended between the rename and the sync, and power is lost after the next start."""
+    at, crashed = 0, 0
+    while crashed == at:
+        for seed in range(4):
+            disk = SimulatedPlatform(random.Random(seed), lambda: 1_000_000_000, "m")
+            disk.faults.crash_at_op = at
+            finished = False
+            with suppress(SimulatedCrash):
+                story(disk, [])
+                finished = True
+            if finished:
+                break
+            disk.crash_process()
+            disk.faults.crash_at_op = None
+            installed_at_last(disk)
+            disk.lose_power()
+            assert opened(disk).base.index == 9
+            assert newest(ROOT, disk) == (9, DATA), f"call {at}"
+        crashed += not finished
+        at += 1
+    assert crashed > 60

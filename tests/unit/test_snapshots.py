@@ -15,7 +15,7 @@ import pytest
 
 from node.snapshots import directory as snapshots
 from node.snapshots.directory import SnapshotMeta, SnapshotWriter
-from node.store.errors import StoreCorrupt, StoreError, StoreRefused
+from node.store.errors import StoreCorrupt, StoreError, StoreIOError, StoreRefused
 from node.store.files import write_out
 from node.store.files.platform import OsPlatform
 
@@ -115,6 +115,30 @@ def test_what_a_stop_in_the_middle_left_counts_for_nothing_and_goes(tmp_path: Pa
     snapshots.clean(tmp_path, snapshots.INSTALL_WORK)
     assert os.listdir(tmp_path / "snapshot") == ["snapshot_1"]
     assert json.loads((tmp_path / "snapshot" / "snapshot_1" / "snapshot_meta").read_text())["lastIncludedIndex"] == 1
+
+
+def test_a_name_whose_sync_failed_or_never_came_is_not_counted_on(tmp_path: Path) -> None:
+    """The log is trimmed for the newest snapshot: power must not take its name back afterwards."""
+    synced: list[str] = []
+
+    class Failing(OsPlatform):
+        def sync_directory(self, directory: Path) -> None:
+            if directory == tmp_path / "snapshot" and (directory / "snapshot_2").exists():
+                raise OSError(errno.EIO, "Input/output error")
+            super().sync_directory(directory)
+
+    class Noting(OsPlatform):
+        def sync_directory(self, directory: Path) -> None:
+            synced.append(directory.name)
+
+    save(tmp_path, 1)
+    writer = SnapshotWriter(tmp_path, Failing())
+    writer.write(b"state")
+    with pytest.raises(StoreIOError):
+        writer.commit(SnapshotMeta(2, 1))
+    assert snapshots.newest_index(tmp_path) == 1
+    snapshots.clean(tmp_path, platform=Noting())
+    assert synced == ["snapshot"], "a stop may have come between a rename and its sync"
 
 
 class Calls(OsPlatform):

@@ -68,7 +68,7 @@ SNAPSHOTS_SENT = (
         "snapshots_mixed",
         "snapshot",
         "pieces of another snapshot are put to those of the one before, and nothing is checked",
-        (swapped(RECEIVER + "take", "self._goes_on(meta)", "self._has_data()"), NEVER_CHECKED),
+        (swapped(RECEIVER + "_take", "self._goes_on(meta)", "self._has_data()"), NEVER_CHECKED),
         {**CRASHES, "transfers": 4.0},
         LOSSY,
     ),
@@ -77,8 +77,8 @@ SNAPSHOTS_SENT = (
         "snapshot",
         "a piece goes to the end of what is there, whatever was sent, and the whole is not held against its checksum",
         (
-            swapped(RECEIVER + "take", "offset == held_bytes", "True"),
-            swapped(RECEIVER + "take", "self._append(data, offset)", "self._append(data, held_bytes)"),
+            swapped(RECEIVER + "_take", "offset == held_bytes", "True"),
+            swapped(RECEIVER + "_take", "self._append(data, offset)", "self._append(data, held_bytes)"),
             NEVER_CHECKED,
         ),
         LOSSY,
@@ -140,7 +140,7 @@ SNAPSHOTS_SENT = (
         "snapshot",
         "a snapshot is taken for whole before its last piece came",
         (
-            swapped(RECEIVER + "take", "held_bytes == meta.data_bytes", "held_bytes > 0"),
+            swapped(RECEIVER + "_take", "held_bytes == meta.data_bytes", "held_bytes > 0"),
             NEVER_CHECKED,
         ),
         MOVED,

@@ -209,13 +209,16 @@ class Appends:
 
     # --- the long way -------------------------------------------------------------------------------------------
     async def _go_on(self, group: Group, first: tuple[MemberLink, Answered] | None, left_s: float) -> None:
+        assert self._loop is not None
+        due_s = self._loop.time() + left_s
         try:
             answer = await self._deliver(group, first, left_s)
         except NotAppended as error:
             if error.code in ONE_BY_ONE and len(group.answers) > 1:
                 del self._open[group]  # one body is at fault, or one is all that is taken: each by itself
-                for one in group.apart():
-                    self._send(one)
+                for one in group.apart():  # in what is left of their time
+                    self._open[one] = None
+                    self._leaders.spawn(self._go_on(one, None, max(0.0, due_s - self._loop.time())))
                 return
             self._failed(group, error)
         except asyncio.CancelledError:
@@ -259,7 +262,8 @@ class Appends:
         return decode_append_answer(await link.request(RequestCode.FAST_APPEND, group.pieces(), retry.left_s()))
 
     async def _append_plain(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
-        """In DLedger's own form, which knows one entry a request. Raises NotAppended, and as `append_one`."""
+        """In DLedger's own form, which knows one entry a request. Raises NotAppended, and as `append_one`; Lost, not
+        sent, where those before it took its time."""
         refused = None
         if group.expected_index >= 0:
             refused = "it cannot append at an expected index only"
@@ -268,8 +272,12 @@ class Appends:
         if refused is not None:
             text = f"{link.member_id} is a plain DLedger: {refused}"
             raise NotAppended(text, code=ResponseCode.UNSUPPORTED)
-        async with self._one_by_one:
+        if await retry.within(self._one_by_one.acquire()) is None:
+            raise Lost(f"{link.member_id} takes one entry after another: those before took the time", sent=False)
+        try:
             return await append_one(link, group.bodies[0], retry.left_s())
+        finally:
+            self._one_by_one.release()
 
     def _judge(self, link: MemberLink, answer: AppendAnswer, retry: Retry) -> None:
         """Raises unless another try makes sense."""

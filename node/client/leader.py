@@ -68,6 +68,7 @@ async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
 async def _ask(link: MemberLink) -> str | Denied | None:
     """Who leads, as this member says; "" where it knows none, None without an answer."""
     try:
+        await link.connect()
         fields = await link.ask(RequestCode.METADATA, {}, ANSWER_WITHIN_S)
         if fields.code() in DENIED:
             return Denied(f"{link.member_id} answers {fields.code().name}")

@@ -45,7 +45,8 @@ PLAIN_TRANSFER_S: Final = 10.0  # the original's own clients wait so long
 
 
 class LedgerClient:
-    """Use from one event loop. `deadline_s` bounds each call; `in_flight_max` the entries that wait for their answer.
+    """Use from one event loop. `in_flight_max` bounds the entries that wait for their answer. `deadline_s` bounds each
+    call: an append from when there is room for it, and each request of a read that takes several.
 
     `follow_redirects=False` reports "not the leader" instead of going there. `group_id` tells the group from another
     one of the same name; without it the first member that tells its group's id decides. Another group's members are
@@ -146,7 +147,7 @@ class LedgerClient:
         if not self.follow_redirects:
             return next(iter(self._links.values()))
         while self._leader_id is None:
-            await self._probe()
+            await self._probe(retry)
             if self._leader_id is None:
                 retry.reason = retry.reason or no_leader_among(self._links.values())
                 await retry.pause()
@@ -154,8 +155,9 @@ class LedgerClient:
         link.on_silence = self._leader_silent
         return link
 
-    async def _probe(self) -> None:
-        self._leader_id = await find_leader(self._links.values())
+    async def _probe(self, retry: Retry) -> None:
+        """As long as there is time. Whoever else asks may have found the leader meanwhile."""
+        self._leader_id = await retry.within(find_leader(self._links.values())) or self._leader_id
         self._links |= links_to_new(self.peers, self._links, self._identity, self._tls, self._token)
 
     def _leader_silent(self, link: MemberLink) -> None:
@@ -182,7 +184,7 @@ class LedgerClient:
         retry = Retry(self._deadline_s)
         self._leader_id = None
         while self._leader_id is None:
-            await self._probe()
+            await self._probe(retry)
             if self._leader_id is None:
                 retry.reason = no_leader_among(self._links.values())
                 await retry.pause()
@@ -343,19 +345,19 @@ class LedgerClient:
         that a first leadership can mean there.
         """
         fields = {"transfereeId": to, "ifTerm": if_term, "deadlineMs": deadline_ms, "token": self._token}
-        link = await self.leader_link(Retry(self._deadline_s))
-        within_s = max(self._deadline_s, (deadline_ms or 0) / 1000 + 2.0)
-        if await self._is_plain(link):
+        retry = Retry(self._deadline_s)
+        link = await self.leader_link(retry)
+        if await self._is_plain(link, retry.left_s()):
             return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
+        within_s = retry.left_s() if deadline_ms is None else max(retry.left_s(), deadline_ms / 1000 + 2.0)
         answer = await self._ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s)
         self._leader_id = None
         return answer
 
-    async def _is_plain(self, link: MemberLink) -> bool:
-        """Whether a plain DLedger is at the other end. A transfer must not be what finds it out: its code is the same
-        there."""
+    async def _is_plain(self, link: MemberLink, within_s: float) -> bool:
+        """Whether a plain DLedger is at the other end; a transfer, of the same code there, must not find it out."""
         try:
-            await self._ask(link, RequestCode.INTROSPECT, {"what": "state", "token": self._token}, self._deadline_s)
+            await self._ask(link, RequestCode.INTROSPECT, {"what": "state", "token": self._token}, within_s)
         except Denied:
             pass  # it knows the request
         except Unsupported:

@@ -113,6 +113,7 @@ class MemberLink:
         """Opens the connection. Raises Lost (nothing sent), AnotherGroup, Closed.
 
         Who waits while another dials has its answer, too: a member that is silent costs all of them one dial's time.
+        A caller that has less time than a dial gives up its own alone: whoever waits behind it dials again.
         """
         failed_before = self._failed_dials
         async with self._dialing:
@@ -215,15 +216,21 @@ class MemberLink:
     async def request(
         self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float, *, redial: bool = True
     ) -> BytesLike:
-        """The answer's body. Raises Lost, TimeoutError, RemotingError. Without `redial` it goes over the connection
-        that is open, whose other end is known, or nowhere."""
-        if redial:
-            await self.connect()
+        """The answer's body, at most `timeout_s` from now, dialling included. Raises TimeoutError where it was sent,
+        Lost, RemotingError, AnotherGroup, Closed. Without `redial` it goes over the connection that is open, whose
+        other end is known, or nowhere."""
         answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
-        opaque = self.call(code, pieces, lambda outcome: None if answer.done() else answer.set_result(outcome))
+        opaque = 0  # of a request that was not sent
         try:
             async with asyncio.timeout(timeout_s):
+                if redial:
+                    await self.connect()
+                opaque = self.call(code, pieces, lambda outcome: None if answer.done() else answer.set_result(outcome))
                 outcome = await answer
+        except TimeoutError as error:
+            if not opaque:
+                raise Lost(f"{self.member_id} at {self.address}: no connection in time", sent=False) from error
+            raise
         finally:
             self._pending.pop(opaque, None)
         return body_of(self, outcome)

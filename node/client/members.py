@@ -40,5 +40,6 @@ async def change_members(client: LedgerClient, fields: Mapping[str, Any]) -> dic
 
     Gives `{code, index, term, appended, leaderId, detail}`; with `dryRun` what would follow.
     """
-    link = await client.leader_link(Retry(CHANGE_WITHIN_S))
-    return await client.order(link.member_id, {"what": "members", **fields}, CHANGE_WITHIN_S)
+    retry = Retry(CHANGE_WITHIN_S)
+    link = await client.leader_link(retry)
+    return await client.order(link.member_id, {"what": "members", **fields}, retry.left_s())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,8 @@ from node.state_machine.kind import HEAD, Type, command_in
 _SIZE: Final = struct.Struct(">i")
 _SIZE_AT: Final = 4  # in a head
 ROW: Final = np.dtype([*HEAD_DTYPE.descr, ("type", "u1"), ("time_ms", ">i8")])  # a head, and that of a command
+_WHOLE_ROW: Final[tuple[str, ...]] = ROW.names or ()
+_SIZE_ALONE: Final = ("size",)
 _new_command: Final = partial(tuple.__new__, Command)
 
 
@@ -144,8 +146,18 @@ def _even_size(data: BytesLike, count: int) -> int:
     size, rest = divmod(len(data), count)
     if rest or size < HEAD_BYTES:
         return 0
-    sizes = np.frombuffer(data, np.dtype({"names": ["size"], "formats": [">i4"], "offsets": [4], "itemsize": size}))
-    return size if bool((sizes["size"] == size).all()) else 0
+    sizes = np.frombuffer(data, _row_of(size, _SIZE_ALONE))["size"]
+    return size if bool((sizes == size).all()) else 0
+
+
+@lru_cache(maxsize=128)
+def _row_of(stride: int, fields: tuple[str, ...]) -> np.dtype[Any]:
+    """Those fields of a ROW, in records of `stride` bytes; made once for a length: it costs more than what is read
+    with it."""
+    found: Any = ROW.fields
+    formats, places = [found[name][0] for name in fields], [found[name][1] for name in fields]
+    row: Any = {"names": [*fields], "formats": formats, "offsets": places, "itemsize": stride}
+    return np.dtype(row)
 
 
 def _walked(data: bytes, count: int) -> list[int] | None:
@@ -164,10 +176,7 @@ def _walked(data: bytes, count: int) -> list[int] | None:
 def _rows(data: BytesLike, offsets: Sequence[int], even: int) -> npt.NDArray[Any]:
     """Each record's head, and what stands before a command; of a shorter body that is no such thing."""
     if even >= ROW.itemsize:
-        fields: Any = ROW.fields
-        formats, places = [one[0] for one in fields.values()], [one[1] for one in fields.values()]
-        row: Any = {"names": list(fields), "formats": formats, "offsets": places, "itemsize": even}
-        return np.frombuffer(data, np.dtype(row))
+        return np.frombuffer(data, _row_of(even, _WHOLE_ROW))
     row_bytes = ROW.itemsize
     rows = b"".join([data[at : at + row_bytes] for at in offsets])
     return np.frombuffer(rows.ljust(len(offsets) * row_bytes, b"\0"), ROW)

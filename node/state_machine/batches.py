@@ -157,7 +157,8 @@ def _row_of(stride: int, fields: tuple[str, ...]) -> np.dtype[Any]:
     found: Any = ROW.fields
     formats, places = [found[name][0] for name in fields], [found[name][1] for name in fields]
     row: Any = {"names": [*fields], "formats": formats, "offsets": places, "itemsize": stride}
-    return np.dtype(row)
+    made: np.dtype[Any] = np.dtype(row)
+    return made
 
 
 def _walked(data: bytes, count: int) -> list[int] | None:

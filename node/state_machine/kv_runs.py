@@ -15,6 +15,7 @@ import numpy as np
 from node.protocol.kv import COMMAND, KEY_BYTES_MAX, NEVER, VALUE_BYTES_MAX, If, Op
 from node.state_machine.interface import Run
 
+
 class Puts(NamedTuple):
     """In the order of the log; `items` as the store keeps them: key, value, the entry that wrote it, until when."""
 
@@ -51,4 +52,5 @@ def _row_of(stride: int, begin: int, key_bytes: int, value_bytes: int) -> np.dty
         "names": ["head", "key", "value"], "formats": [f"V{COMMAND.size}", f"V{key_bytes}", f"V{value_bytes}"],
         "offsets": [begin, at, at + key_bytes], "itemsize": stride,
     }  # fmt: skip
-    return np.dtype(row)
+    made: np.dtype[Any] = np.dtype(row)
+    return made

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 from node.message_store.broker_tables import TOPICS
 from node.message_store.metadata_state import Applied, MetadataState
-from node.protocol.broker_state import Tables, encode_metadata
+from node.protocol.broker_state import Tables, apply_metadata, encode_metadata
 from node.protocol.group_kind import Channel
 
 CONTENT_BYTES: Final = 256 * 1024  # of one entry; one key with a larger value is an entry of its own
@@ -70,7 +70,8 @@ class _Asked:
 
 
 class Metadata:
-    """One per broker. `on_change` hears each change that is committed; `on_reset`: all tables are to be read anew."""
+    """One per broker. `on_change` hears each change that is committed; `on_reset`: all tables are to be read anew;
+    `on_replaced`: a snapshot said them all, and what was asked for and is not committed counts on."""
 
     def __init__(self, lane: Lane, log: Log, content_bytes: int = CONTENT_BYTES) -> None:
         self._lane, self._log, self._content_bytes = lane, log, content_bytes
@@ -80,6 +81,7 @@ class Metadata:
         self.asked = 0  # changes so far
         self.on_change: list[Callable[[Tables], None]] = []
         self.on_reset: list[Callable[[], None]] = []
+        self.on_replaced: list[Callable[[], None]] = []
         lane.on_open.append(self._lane_open)
         lane.on_left.append(self._left)
         log.on_applied.append(self._applied)
@@ -98,6 +100,16 @@ class Metadata:
     def value(self, table: str, key: str) -> Any:
         """As it is committed; None: there is none."""
         return self.table(table).get(key)
+
+    def as_asked(self, name: str) -> dict[str, Any]:
+        """As it is once all that was asked for is committed; not to be changed."""
+        asked = [one.change[name] for one in self._asked if name in one.change]
+        if not asked:
+            return self.table(name)
+        tables = {name: dict(self.table(name))}
+        for keys in asked:
+            apply_metadata(tables, {name: keys})
+        return tables.get(name, {})
 
     def is_asked(self, table: str, key: str) -> bool:
         """Whether a change of it is not committed yet."""
@@ -181,7 +193,8 @@ class Metadata:
             if own.done is not None and not own.done.done():
                 own.done.set_result(None)
         if applied.is_replaced:
-            self._reset()
+            for hear_all in self.on_replaced:
+                hear_all()
         elif applied.is_new and applied.entry.change:
             for hear in self.on_change:
                 hear(applied.entry.change)

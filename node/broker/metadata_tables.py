@@ -47,6 +47,7 @@ class TablesInLog:
         context.delay_offsets = lambda: delay_offsets(metadata.table(DELAY_OFFSETS))
         metadata.on_change.append(self._take)
         metadata.on_reset.append(self._take_all)
+        metadata.on_replaced.append(self._take_replaced)
         self._take_all()
 
     # --- into the log -------------------------------------------------------------------------------------------
@@ -122,10 +123,19 @@ class TablesInLog:
         if name is not None:
             self._context.locks.take(name, client_id if isinstance(client_id, str) else None)
 
+    def _take_replaced(self) -> None:
+        """A snapshot of the log's first part is complete; offsets that changed here since then still wait for theirs.
+        Without them a group would go back behind what this master has answered it."""
+        changed = {name: dict(self._context.offsets.queues(*name)) for name in self._dirty}
+        self._take_all()
+        for (topic, group), queues in changed.items():
+            self._context.offsets.take(topic, group, queues)
+            self._dirty[topic, group] = None
+
     def _take_all(self) -> None:
-        """All that is committed, and nothing else."""
+        """All that is committed, and what the log was asked for: that is nothing where this member stopped leading."""
         self._dirty.clear()
-        context, table = self._context, self._metadata.table
+        context, table = self._context, self._metadata.as_asked
         topics = {name: _topic(name, value) for name, value in table(TOPICS).items()}
         groups = {name: _group(name, value) for name, value in table(GROUPS).items()}
         context.topics.take_all({name: one for name, one in topics.items() if one is not None})

@@ -1,4 +1,4 @@
-"""Real members with a key-value store: engines and state machines are killed, and each key stays one register."""
+"""Real members with a key-value store: killed, stopped, with moving leaders, each key stays one register."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import asyncio
 import os
 import random
 import signal
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from node.client import LedgerClient
+from node.client import LedgerClient, LedgerError
 from tests.process.group import Group, all_vote
 from tests.simulation.key_linearizability import KeyOperation, keys_at_fault
 from tests.unit.kv_history import CALLS, use
 
-ROUNDS = 6
+ROUNDS = 2
 CLIENTS = 4
+STOPPED_S_MAX = 2.5  # longer than it takes the others to elect another leader
+QUIET_S = 0.3
+SHORT_DEADLINE_S = 1.0  # of every second client: some of its outcomes are unknown
+KINDS = (
+    "kill an engine", "kill all engines", "kill a state machine", "stop an engine", "stop a state machine", "transfer",
+)  # fmt: skip
 
 
 def state_machine_of(group: Group, member_id: str) -> int | None:
@@ -34,36 +42,53 @@ def state_machine_of(group: Group, member_id: str) -> int | None:
     return None
 
 
-async def trouble(group: Group, client: LedgerClient) -> int:
-    """One process is killed at a time: an engine, which is started again, or a state machine; how many of those."""
-    rng, count = random.Random("kv trouble"), 0
-    for number in range(ROUNDS):
-        member_id = rng.choice(list(group.peers))
-        pid = state_machine_of(group, member_id)
-        if number % 2 and pid is not None:
-            os.kill(pid, signal.SIGKILL)
-            count += 1
-        else:
-            await asyncio.to_thread(group.kill, member_id)
-            await asyncio.to_thread(group.start, member_id)
-        await all_vote(client, group.peers)
-    return count
+async def trouble(group: Group, client: LedgerClient, seed: int) -> Counter[str]:
+    """One thing at a time, each kind once in a round; how often it came to that."""
+    rng, done = random.Random(f"kv trouble {seed}"), Counter[str]()
+    for _ in range(ROUNDS):
+        for kind in rng.sample(KINDS, len(KINDS)):
+            member_id = rng.choice(list(group.peers))
+            pid = state_machine_of(group, member_id) if "machine" in kind else group.processes[member_id].pid
+            if pid is None:
+                continue
+            done[kind] += 1
+            if kind == "kill a state machine":
+                os.kill(pid, signal.SIGKILL)
+            elif kind.startswith("stop"):
+                os.kill(pid, signal.SIGSTOP)
+                await asyncio.sleep(rng.uniform(0.1, STOPPED_S_MAX))
+                with suppress(ProcessLookupError):  # its engine may have given up on a state machine
+                    os.kill(pid, signal.SIGCONT)
+            elif kind == "transfer":
+                with suppress(LedgerError):
+                    await client.transfer(member_id)
+            else:
+                members = [member_id] if kind == "kill an engine" else list(group.peers)
+                for one in members:
+                    await asyncio.to_thread(group.kill, one)
+                await asyncio.to_thread(group.start, *members)
+            await all_vote(client, group.peers)
+            await asyncio.sleep(QUIET_S)
+    return done
 
 
 @pytest.mark.long
-def test_each_key_is_one_register_whatever_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_each_key_is_one_register_whatever_is_killed_or_stopped(tmp_path: Path, seed: int) -> None:
     group = Group(tmp_path)
     group.token += ("--state-machine", "kv", "--set", "node.snapshot_entries=40")
 
     async def work() -> None:
         history: list[KeyOperation] = []
-        clients = [group.client(deadline_s=60.0) for _ in range(CLIENTS + 1)]
+        clients = [group.client(deadline_s=SHORT_DEADLINE_S if n % 2 else 60.0) for n in range(CLIENTS + 1)]
         await all_vote(clients[-1], group.peers)
-        users = [use(name, list(group.peers), client, history) for name, client in enumerate(clients[:-1])]
-        killed, *_ = await asyncio.gather(trouble(group, clients[-1]), *users)
+        troubling = asyncio.ensure_future(trouble(group, clients[-1], seed))
+        members, goes_on = list(group.peers), lambda _: not troubling.done()
+        await asyncio.gather(*(use(name, members, one, history, goes_on) for name, one in enumerate(clients[:-1])))
+        done = await troubling
         for client in clients:
             await client.close()
-        assert killed > 0 and len(history) > CALLS
+        assert set(done) == set(KINDS) and len(history) > CALLS
         assert keys_at_fault(history) == [], sorted(history, key=lambda one: one.invoked)
 
     group.start_all()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from itertools import count, takewhile
 
 from node.client import LedgerClient, LedgerError, OutcomeUnknown
 from node.client.kv import KvClient
@@ -12,6 +14,7 @@ from tests.simulation.key_linearizability import NEVER, KeyOperation
 
 KEYS = (b"a", b"b", b"c")
 CALLS = 60  # of each client
+CALLS_OF_A_KEY = 40  # then all go to new ones: unknown outcomes stay possible for ever, and make the search long
 
 
 async def one_call(store: KvClient, operation: KeyOperation) -> None:
@@ -31,14 +34,21 @@ async def one_call(store: KvClient, operation: KeyOperation) -> None:
         operation.answer = result.status is Status.DONE
 
 
-async def use(name: int, members: list[str], client: LedgerClient, history: list[KeyOperation]) -> None:
+async def use(
+    name: int,
+    members: list[str],
+    client: LedgerClient,
+    history: list[KeyOperation],
+    goes_on: Callable[[int], bool] = lambda made: made < CALLS,
+) -> None:
     """One client: a call after the other, at the leader and, for reads, at members of its choice."""
-    rng, seen = random.Random(f"client {name}"), dict.fromkeys(KEYS, b"")
+    rng, seen = random.Random(f"client {name}"), dict[bytes, bytes]()
     loop = asyncio.get_running_loop()
-    for number in range(CALLS):
+    for number in takewhile(goes_on, count()):
         key, kind = rng.choice(KEYS), rng.choice(["get", "get", "put", "put", "cas", "delete"])
+        key += b"%d" % (number // CALLS_OF_A_KEY)
         value = None if kind in ("get", "delete") else b"%d.%d" % (name, number)
-        expected = (seen[key] or None) if kind == "cas" else None
+        expected = seen.get(key) if kind == "cas" else None
         operation = KeyOperation(key, kind, loop.time(), NEVER, value, expected)  # type: ignore[arg-type]
         store = KvClient(client, deadline_s=30.0, member_id=rng.choice([None, *members]))
         try:

@@ -124,7 +124,7 @@ def _run_world(mutant: Mutant, seed: int, steps: int) -> SeedResult:
     if mutant.world == "pair":
         return follow(seed, steps // PAIR_SHARE, mutant.profile)
     if mutant.world == "broker":
-        return serve(seed, BROKER_STEPS * steps, mutant.profile)
+        return serve(seed, BROKER_STEPS * steps * mutant.lasts, mutant.profile)
     if mutant.world == "driver":
         del profile["read_ways"]  # its clients ask as the product's do
         return drive(seed, DRIVER_STEPS * steps, {"followers": 0, "broker": False, **profile})
@@ -152,7 +152,7 @@ def different_worlds(names: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for name in names:
         mutant = MUTANTS[name]
-        found.setdefault(repr((mutant.world, sorted(mutant.profile.items()), mutant.cause)), name)
+        found.setdefault(repr((mutant.world, sorted(mutant.profile.items()), mutant.cause, mutant.lasts)), name)
     return list(found.values())
 
 

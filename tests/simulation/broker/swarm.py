@@ -28,6 +28,7 @@ class BrokerSwarm(DriverSwarm):
     questions: float = 8.0  # of producers: look-ups, ends of queues
     topics: int = 2
     queues: int = 2  # of a topic
+    silences: bool = False  # the first queue is not sent to until all its messages have expired and masters changed
     batches: float = 0.1  # share of sends
     delayed: float = 0.0
     halves: float = 0.0  # sends that are half messages of a transaction
@@ -71,6 +72,7 @@ class BrokerSwarm(DriverSwarm):
             on, rate = rng.random() < chance, round(0.2 * 6.0 ** rng.random(), 3)
             chosen[name] = rate if on else 0.0
         chosen["slow_disk"] = 0.1 if rng.random() < 0.2 else 0.0
+        chosen["silences"] = bool(chosen["kept_files"]) and rng.random() < 0.5
         return replace(cls(**chosen), **overrides)
 
 

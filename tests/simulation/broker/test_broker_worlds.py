@@ -44,10 +44,25 @@ def test_a_world_is_the_same_again_and_everything_happens_in_some() -> None:
         assert counts[what], f"{what} never happened: {sorted(counts)}"
 
 
+def test_a_queue_goes_on_after_all_its_messages_have_expired() -> None:
+    """Also at a master that wrote its queues anew from a log which holds none of them."""
+    mutant = MUTANTS["broker_forgets_expired_queues"]
+    result = run_seed(0, mutant.lasts * 2 * STEPS, mutant.profile)
+    assert result.violation is None, f"{result.violation}"
+    for what in ("a queue expired", "used again after expiry", "broker_wiped", "offset moved"):
+        assert result.coverage[what], f"{what} never happened: {sorted(result.coverage)}"
+
+
+def test_a_queue_that_begins_at_0_again_is_noticed() -> None:
+    name = "broker_forgets_expired_queues"
+    catch = hunt(name, seeds=6, first=known_seeds().get(name))
+    assert (catch.invariant, catch.differed > 0) == ("queue_offsets_dense", True)
+
+
 def test_every_fault_of_a_broker_is_in_some_worlds_and_none_in_all() -> None:
     swarms = [BrokerSwarm.from_seed(seed) for seed in range(200)]
     for name in ("broker_crash", "broker_crash_at_io", "broker_stop", "broker_pause", "broker_cut", "broker_narrow",
-                 "client_cut", "wall_back", "power_loss", "delayed", "halves", "lease_reads"):  # fmt: skip
+                 "client_cut", "wall_back", "power_loss", "delayed", "halves", "lease_reads", "silences"):  # fmt: skip
         assert 20 < sum(bool(getattr(one, name)) for one in swarms) < 190, name
 
 

@@ -26,6 +26,7 @@ from node.rocketmq.command import Command
 from node.rocketmq.header_fields import read_header, write_header
 from node.rocketmq.headers import CheckTransactionRequest, EndTransactionRequest
 from tests.simulation.broker.process import BROKER_PORT
+from tests.simulation.broker.silence import Silence
 from tests.simulation.driver.loop import SimulatedLoop
 from tests.simulation.observer import Violation
 
@@ -53,6 +54,7 @@ class BrokerWorkload:
         self._decided: dict[bytes, bool] = {}
         self._halves: dict[int, bytes] = {}  # by place
         self._consumers: list[Consumer] = []
+        self._silence = Silence(world, random.Random(rng.getrandbits(64))) if world.config.silences else None
 
     def start(self) -> None:
         config = self.world.config
@@ -88,6 +90,13 @@ class BrokerWorkload:
     def queue(self, rng: random.Random) -> tuple[str, int]:
         config = self.world.config
         return f"T{rng.randrange(config.topics)}", rng.randrange(config.queues)
+
+    def queue_to_send_to(self, rng: random.Random) -> tuple[str, int]:
+        """Its neighbour in place of one that is silent."""
+        topic, queue_id = self.queue(rng)
+        if self._silence is not None and self._silence.keeps((topic, queue_id)):
+            queue_id = (queue_id + 1) % self.world.config.queues
+        return topic, queue_id
 
     # --- transactions -----------------------------------------------------------------------------------------------
     def decide(self, word: bytes, *, commits: bool) -> None:
@@ -206,7 +215,7 @@ class Producer(Client):
 
     async def _send_one(self) -> None:
         work, rng, config = self.work, self.rng, self.work.world.config
-        word, (topic, queue_id), kind = work.word(self.name, rng), work.queue(rng), rng.random()
+        word, (topic, queue_id), kind = work.word(self.name, rng), work.queue_to_send_to(rng), rng.random()
         unique = word.split(b".")[0].decode()
         pairs = [(UNIQ_KEY, unique), (KEYS, f"key{rng.randrange(5)}")]
         if kind < config.batches:
@@ -335,12 +344,18 @@ class Consumer(Client):
             size, _magic = SIZE_AND_MAGIC.unpack_from(data, at)
             record = decode_record(data[at : at + size])
             at += size
+            if record.queue_offset > offset and not self._is_kept(queue, range(offset, record.queue_offset)):
+                offset = record.queue_offset  # those between expired while it was asking
             if (record.topic, record.queue_id, record.queue_offset) != (*queue, offset):
                 text = f"{self.name} wants offset {offset} of {queue}, and gets {record.queue_offset}"
                 self.work.world.violate(Violation("consumed_in_order", text))
             offset += 1
         self._next[queue] = offset
         self._got[queue] = max(self._got.get(queue, 0), offset)
+
+    def _is_kept(self, queue: tuple[str, int], numbers: range) -> bool:
+        """Whether one of these messages is still there."""
+        return self.work.world.book.lost(*queue, numbers) is not None
 
     async def _commit(self, queue: tuple[str, int]) -> None:
         """It never goes back by itself."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from node.broker.dispatched_log import DispatchedLog
+from node.message_store.message_store import MessageStore, log_begin
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, swapped
 
 BROKER: Final = "node.broker.broker:Broker."
@@ -17,6 +19,7 @@ HALVES: Final = "node.broker.transaction_table:HalfTable."
 OFFSETS: Final = "node.message_store.record_building:QueueOffsets."
 QUEUES: Final = "node.message_store.dispatch_queues:QueueWriter."
 INDEX: Final = "node.message_store.dispatch_index:IndexWriter."
+STATE: Final = "node.message_store.metadata_state:MetadataState."
 METADATA: Final = "node.broker.metadata:Metadata."
 # The engine refuses what was stored before its log's end: a second wall.
 ANY_TIME: Final = Edit(
@@ -31,6 +34,7 @@ STILL: Final[dict[str, Any]] = {
     "wall_back": 0.0, "wall_apart_ms": 0, "crash": 0.0, "power_loss": 0.0, "pause": 0.0, "isolate_leader": 0.0,
     "partition": 0.0, "unaware": 0.0, "reset": 0.0, "transfers": 0.0, "slow_disk": 0.0, "delayed": 0.0, "halves": 0.0,
     "sync_ms": 2.0, "delay_ms": 0.5, "sends": 30.0, "batches": 0.1, "data_file_size": 65536, "save_s": 0.3,
+    "silences": False,
 }  # fmt: skip
 NEW_MASTERS: Final[dict[str, Any]] = {"transfers": 2.0, "broker_crash": 1.0, "sends": 60.0}
 OLD_MASTERS: Final[dict[str, Any]] = {
@@ -39,14 +43,35 @@ OLD_MASTERS: Final[dict[str, Any]] = {
 }  # fmt: skip
 # A broker loses its engine while puts are under way, and goes on as the master over another lane.
 NEW_LANES: Final[dict[str, Any]] = {"broker_reset": 12.0, "sends": 60.0, "sync_ms": 10.0, "delay_ms": 2.0}
+# The messages of a queue expire while nobody sends to it, brokers begin anew from the log, and it is used again.
+EXPIRES: Final[dict[str, Any]] = {
+    "silences": True, "kept_files": 3, "data_file_size": 8192, "body_bytes": 400, "sends": 60.0, "broker_wiped": 1.5,
+    "transfers": 1.0, "broker_stop": 0.5, "lasts": 4,
+}  # fmt: skip
 # Dispatch is behind for more than a second: what is put then is refused, by a master that stays one.
 BEHIND: Final[dict[str, Any]] = {
     "broker_narrow": 3.0, "narrow_bytes_per_s": 4_000, "partition_ms": 1500.0, "sends": 60.0, "body_bytes": 400,
 }  # fmt: skip
 
 
-def _broker(name: str, about: str, edit: Edit, *causes: Edit, **profile: Any) -> Mutant:
-    return Mutant(f"broker_{name}", "broker", about, (edit,), {**STILL, **profile}, {}, "broker", causes)
+def _broker(name: str, about: str, edit: Edit, *causes: Edit, lasts: int = 1, **profile: Any) -> Mutant:
+    return Mutant(f"broker_{name}", "broker", about, (edit,), {**STILL, **profile}, HELPERS, "broker", causes, lasts)
+
+
+def held_by(log: DispatchedLog) -> dict[tuple[str, int], int]:
+    """The next offsets of those queues whose last message its log still holds."""
+    begin = log_begin(log.root, log._host.files)
+    store = MessageStore(log.root, log._host.files)
+    found = {}
+    for (topic, queue_id), offset in log.next_offsets.items():
+        queue = store.queue(topic, queue_id)
+        units = () if queue is None else queue.units(offset - 1, 1)
+        if len(units) and int(units[0]["offset"]) >= begin:
+            found[topic, queue_id] = offset
+    return found
+
+
+HELPERS: Final = {"held_by": held_by}
 
 
 PUTS = (
@@ -148,6 +173,35 @@ DISPATCH = (
         "a start makes the index's slots anew without what it holds",
         Edit(INDEX + "_cut", "np.arange(1, count)", "MUTANT.instead(1, 0) * np.arange(1, count)"),
         broker_crash=1.5,
+    ),
+)
+
+EXPIRED = (
+    _broker(
+        "forgets_expired_queues",
+        "who begins anew from the log takes no next offset from its snapshot: such a queue begins at 0 again",
+        Edit(STATE + "_replace", "_places(state)", "MUTANT.instead(_places(state), {})"),
+        **EXPIRES,
+    ),
+    _broker(
+        "snapshots_what_it_has",
+        "a snapshot has the next offsets of those queues only whose messages the log still holds",
+        Edit(
+            "node.broker.snapshots:SnapshotWriter._write",
+            "state.as_state(self._log.next_offsets)",
+            "MUTANT.instead(state.as_state(self._log.next_offsets), state.as_state(held_by(self._log)))",
+        ),
+        **EXPIRES,
+    ),
+    _broker(
+        "removes_last_files",
+        "the last file of a queue goes as well, once all its messages have expired",
+        Edit(
+            "node.message_store.expired_files:_of_queue",
+            "row.files[:-1]",
+            "MUTANT.instead(row.files[:-1], row.files)",
+        ),
+        **EXPIRES,
     ),
 )
 
@@ -277,4 +331,4 @@ ENDS = (
     ),
 )
 
-BROKERS = (*PUTS, *DISPATCH, *UNCOMMITTED, *MASTERS, *DELAYS, *ENDS)
+BROKERS = (*PUTS, *DISPATCH, *EXPIRED, *UNCOMMITTED, *MASTERS, *DELAYS, *ENDS)

@@ -90,6 +90,7 @@ class Mutant:
     world: str = "core"  # which world hunts it: that of the core, or the real driver's (tests/simulation/driver)
     # What the world does not do by itself, and the right code stands: planted with the bug, and without it as well.
     cause: tuple[Edit, ...] = ()
+    lasts: int = 1  # so many times as long as others' worlds: what has to happen first takes its time
 
     def plant(self) -> AbstractContextManager[Tally]:
         """The bug is in this process while the context lasts. Raises PlantingError before anything has changed."""

@@ -29,6 +29,7 @@ from node.message_store.dispatch_mark import OURS
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.local_mark import LOG_MARK
 from node.message_store.message_store import MessageStore
+from node.message_store.not_read import check_config
 from node.message_store.rebuild import NOWHERE, Rebuilt, known_next_offsets, rebuild
 from node.message_store.write_files import Disk, OsDisk
 from node.protocol.broker_state import BrokerState, TopicOffsets
@@ -47,6 +48,16 @@ from node.store.repair.adopt import adopt as take_back
 COMMITTED: Final = "adopting-committed"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _TIMERS: Final = ("timerwheel", "timerlog", "timercheck", "timermetrics")
+_BATCHES: Final = (
+    "queue.type", "BatchCQ",
+    "a message there may count for several queue offsets, which a consume queue here cannot say; let consumers take all"
+    " of them, delete these topics, and let RocketMQ run until their messages have expired",
+)  # fmt: skip
+_COMPACTED: Final = (
+    "cleanup.policy", "COMPACTION",
+    "what RocketMQ keeps of them beyond the commit log (compaction/) is not taken over; copy the messages to topics of"
+    " another policy, and delete these",
+)  # fmt: skip
 Progress = Callable[[int], None]
 
 
@@ -73,6 +84,7 @@ def adopt_broker(
     real = disk if disk is not None else OsDisk()
     try:
         _check_identity(ledger, group)
+        _check_topics(store)
         _check_timers(store, drop_timers=drop_timers)
         old = look_through(root, store.divided_offset, progress)
         same_files = 0 if other_old_log is None else _compared(old, other_old_log)
@@ -177,6 +189,24 @@ def _check_identity(ledger: Path, group: str) -> None:
         )
     if known is not None and known.group != group:
         raise Refused(f"this member belongs to group {known.group!r}, not {group!r}")
+
+
+def _check_topics(store: MessageStore) -> None:
+    """Of a topic of batch queues no directory need be left for its messages to count as several. Raises Refused, and
+    NotRead where `config/` does not say all."""
+    check_config(store.root, store.files)
+    said = (store.config("topics.json") or {}).get("topicConfigTable")
+    topics = said if isinstance(said, dict) else {}
+    for attribute, value, why in (_BATCHES, _COMPACTED):
+        named = [name for name, one in topics.items() if _attribute(one, attribute) == value]
+        if named:
+            more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+            raise Refused(f"{attribute} is {value} of topics {', '.join(sorted(named)[:3])}{more}: {why}")
+
+
+def _attribute(topic: Any, name: str) -> Any:
+    attributes = topic.get("attributes") if isinstance(topic, dict) else None
+    return attributes.get(name) if isinstance(attributes, dict) else None
 
 
 def _check_timers(store: MessageStore, *, drop_timers: bool) -> None:

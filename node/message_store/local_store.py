@@ -31,6 +31,7 @@ from node.message_store.local_mark import write_log_mark
 from node.message_store.local_records import Stop, walk
 from node.message_store.local_recovery import ABORT
 from node.message_store.new_message import DELAY_LEVELS, NewMessage, PutLimits, Refused, record_bytes
+from node.message_store.not_read import check_forms
 from node.message_store.properties import parse_properties
 from node.message_store.put_result import PutResult, PutStatus, refused
 from node.message_store.read_files import OS, Files
@@ -79,7 +80,8 @@ class _OpenPut:
 class LocalMessageStore:
     """See the module's docstring. `now_ms`: the wall clock, for storing times; `elapsed_ms`: for waits.
 
-    Raises MessageStoreError where the directory cannot be written on.
+    Raises MessageStoreError where the directory cannot be written on; NotRead, before anything is changed, where queues
+    are in a form that is not read here: what writes the others anew would take these for none, and remove them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class LocalMessageStore:
         elapsed_ms: Callable[[], int] | None = None, free_bytes: Callable[[], int] | None = None,
         disk: Disk | None = None, files: Files = OS,
     ) -> None:  # fmt: skip
+        check_forms(root, files)
         self.root, self.settings, self._now_ms = root, settings, now_ms
         self._elapsed_ms = elapsed_ms or now_ms
         self._free_bytes, self._files = free_bytes, files

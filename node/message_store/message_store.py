@@ -27,6 +27,7 @@ from node.message_store.consume_queue import ConsumeQueue
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.index_file import IndexFile, file_bytes, slots_shown_by
 from node.message_store.java_text import key_hash
+from node.message_store.not_read import FOLDERS, check_forms
 from node.message_store.read_files import OS, OWNER_FILE, Files
 from node.message_store.record import parse_message_id
 from node.message_store.store_files import (
@@ -42,12 +43,6 @@ INDEX: Final = "index"
 QUERY_MAX: Final = 64  # maxMsgsNumBatch
 _INDEX_NAME_DIGITS: Final = 17
 _INDEX_BYTES_MAX: Final = 2 << 30
-_NOT_READ: Final = {
-    "batchconsumequeue": "batch queues",
-    "consumequeue_ext": "extended consume queue units",
-    "consumequeue_r": "consume queues in RocksDB",
-    "rocksdbstore": "an index in RocksDB",
-}
 
 
 class StoreKind(StrEnum):
@@ -63,7 +58,7 @@ def kind_of(root: Path, files: Files = OS) -> StoreKind | None:
     names = files.names(root / COMMIT_LOG) if files.is_folder(root / COMMIT_LOG) else []
     has_old = any(name != OWNER_FILE for name in names)
     has_ledger = bool(ledgers_in(root, files))
-    beside = OWNER_FILE in names or any(files.is_folder(root / name) for name in (CONSUME_QUEUE, INDEX, *_NOT_READ))
+    beside = OWNER_FILE in names or any(files.is_folder(root / name) for name in (CONSUME_QUEUE, INDEX, *FOLDERS))
     if has_ledger and (has_old or beside):
         return StoreKind.JOINED if has_old else StoreKind.LEDGER
     return StoreKind.LOCAL if has_old or files.is_folder(root / COMMIT_LOG) else None
@@ -99,9 +94,7 @@ class MessageStore:
                 f"{root} is no message store: there is no {COMMIT_LOG}/ and no {LEDGER_PREFIX}<id>/"
             )
         self.kind = kind
-        for name, what in _NOT_READ.items():
-            if files.names(root / name):
-                raise MessageStoreError(f"{root} holds {what} ({name}/), which are not read here")
+        check_forms(root, files)
         self.ledger: Path | None = None
         if kind is not StoreKind.LOCAL:
             ledgers = ledgers_in(root, files)

@@ -1,7 +1,7 @@
 """The gate: every request passes it before any handler, in this order.
 
-Host -> headers -> foreign Origin -> rule (app.security.policy) -> who is it -> CSRF -> second factor -> right -> trail
--> handler.
+head -> Host -> headers -> foreign Origin -> rule (app.security.policy) -> who is it -> CSRF -> second factor -> right
+-> trail -> handler.
 What fails on this way, in the gate or behind it, is answered here and by `failed`, with the same headers.
 
 Invariants: no handler runs for a caller without the rule's right; no session cookie authorises a change without the
@@ -29,6 +29,7 @@ from app.security.roles import Grants, Right, Viewer
 from app.security.secrets import same
 from node.config import is_loopback
 from node.protocol.peers import name_in
+from node.request_head import fault_in_head
 
 FORM_BYTES_MAX = 1 << 20
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -118,6 +119,7 @@ class Gate:
     async def pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path, asked = scope["method"], scope["path"], Headers(scope=scope)
         changes = method not in policy.SAFE_METHODS
+        check_head(scope, asked)
         check_host(asked.get("host", ""), self.settings)
         check_origin(asked, changes=changes, secure=self.settings.secure)
         rule = policy.find(method, path)
@@ -241,6 +243,13 @@ def read_cookie(header: str, name: str) -> str | None:
     except CookieError:
         return None
     return morsel.value if morsel is not None else None
+
+
+def check_head(scope: Scope, asked: Headers) -> None:
+    """Raises Refusal."""
+    fault = fault_in_head(scope, asked)
+    if fault is not None:
+        raise Refusal(*fault)
 
 
 def check_host(host: str, settings: ConsoleSettings) -> None:

@@ -26,6 +26,7 @@ from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
 from node.protocol.codes import ResponseCode
 from node.protocol.peers import name_in
+from node.request_head import fault_in_head
 from node.rereading import Rereading
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -35,7 +36,6 @@ TOKEN = "the control plane's token"
 TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
 KEYS_PATH: Final = "/api/v1/kv/"
-ONCE: Final = ("host", "origin", "authorization", "content-type", "sec-fetch-site")  # what requests are judged by
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -66,7 +66,7 @@ class Guard:
             self.named = NamedTokens(settings.control.tokens_file, rereading)
         self.checks: tuple[Callable[[Scope, Headers], None], ...] = (
             self.check_path,
-            self.check_once,
+            self.check_head,
             self.check_host,
             self.check_origin,
             self.check_token,
@@ -114,12 +114,11 @@ class Guard:
                 raise Problem(422, "Invalid request", text)
             raise Problem(404, "Not found", f"There is nothing at {scope['path']!r}.")
 
-    def check_once(self, _: Scope, asked: Headers) -> None:
-        """Of two values a proxy before this may have judged the other one (RFC 9112, 3.2; RFC 9110, 5.3). Raises
-        Problem."""
-        for name in ONCE:
-            if len(asked.getlist(name)) > 1:
-                raise Problem(400, "Repeated header", f"The header {name!r} may be there once.")
+    def check_head(self, scope: Scope, asked: Headers) -> None:
+        """Raises Problem."""
+        fault = fault_in_head(scope, asked)
+        if fault is not None:
+            raise Problem(*fault)
 
     def check_host(self, _: Scope, asked: Headers) -> None:
         name = name_in(asked.get("host", ""))

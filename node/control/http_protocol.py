@@ -1,7 +1,8 @@
 """HTTP as httptools (llhttp, in C) parses it, with the bounds that uvicorn's pure-Python parser has by itself.
 
 Invariants: a head, chunk head or trailer that does not end costs HEAD_BYTES_MAX and one read at most, and its
-connection; so do more requests than PIPELINED_MAX sent without waiting for answers. The app bounds bodies.
+connection; so do more requests than PIPELINED_MAX sent without waiting for answers. A target that names a host names
+that of the header: what is judged by Host is what a proxy went by (RFC 9112, 3.2.2). The app bounds bodies.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ PIPELINED_MAX: Final = 16
 
 class TooManyPipelined(Exception):
     """Ends the parsing, and with it the connection."""
+
+
+class AnotherHost(Exception):
+    """Ends it as well: the target names one host, the header another."""
 
 
 class BoundedHttp(Places, HttpToolsProtocol):
@@ -37,6 +42,10 @@ class BoundedHttp(Places, HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED_MAX:
             raise TooManyPipelined
         self.unfinished_bytes = 0
+        if not self.url.startswith((b"/", b"*")):
+            named = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+            if [named] != [value for name, value in self.headers if name == b"host"]:
+                raise AnotherHost
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -1,0 +1,147 @@
+"""Heads of requests that two servers in a row could read differently, over sockets: refused by both, before a handler.
+
+A proxy that judges one of two values, another host than the one that is used, or a body of another length lets a
+stranger past its rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import uvicorn
+
+from app.console.app import create_app as create_console
+from app.console.server import make_server
+from app.console.settings import ConsoleSettings
+from node.config import load
+from node.control.app import create_app as create_control
+from node.control.http_protocol import BoundedHttp
+
+ANSWER_WITHIN_S: Final = 20.0
+HOST: Final = b"Host: 127.0.0.1\r\n"
+BODY: Final = b"Content-Type: application/json\r\n"
+Make = Callable[[Path], uvicorn.Server]
+
+
+def control(directory: Path) -> uvicorn.Server:
+    settings = load({"node.id": "n0", "node.data": str(directory), "peers": "n0-127.0.0.1:1"}, environ={})
+    return uvicorn.Server(uvicorn.Config(create_control(settings), http=BoundedHttp, log_level="critical"))
+
+
+def console(directory: Path) -> uvicorn.Server:
+    settings = ConsoleSettings(db_url=f"sqlite:///{directory / 'console.db'}")
+    return make_server(settings, create_console(settings))
+
+
+def answers(make: Make, directory: Path, sent: list[bytes]) -> list[bytes]:
+    """What comes for each, on a connection of its own that takes no second request."""
+
+    async def ask(address: tuple[str, int], request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            writer.write(request)
+            writer.write_eof()
+            return await asyncio.wait_for(reader.read(), ANSWER_WITHIN_S)
+        finally:
+            writer.close()
+
+    async def run() -> list[bytes]:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            server = make(directory)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            try:
+                return [await ask(listener.getsockname(), one) for one in sent]
+            finally:
+                server.should_exit = True
+                await serving
+
+    return asyncio.run(run())
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def problem_of(answer: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return found
+
+
+HEADS: Final = {
+    "two hosts": b"GET /healthz HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n\r\n",
+    "the same host twice": b"GET /healthz HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
+    "no host": b"GET /healthz HTTP/1.1\r\nAccept: */*\r\n\r\n",
+    "two origins": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY + b"Origin: http://127.0.0.1\r\nOrigin: http://evil\r\n"
+    b"Content-Length: 2\r\n\r\n{}",
+    "two authorizations": b"GET /api/v1/x HTTP/1.1\r\n" + HOST
+    + b"Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
+    "two types": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY
+    + b"Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
+    "two sites": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY
+    + b"Sec-Fetch-Site: none\r\nSec-Fetch-Site: cross-site\r\nContent-Length: 2\r\n\r\n{}",
+    "two lengths": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a length and chunks": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY
+    + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a negative length": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY + b"Content-Length: -1\r\n\r\n",
+    "a length with a plus": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY + b"Content-Length: +2\r\n\r\n{}",
+    "chunks, and once more": b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY
+    + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "a space before the colon": b"GET /healthz HTTP/1.1\r\nHost : 127.0.0.1\r\n\r\n",
+    "a bare line feed in a value": b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-A: b\nHost: evil.example\r\n\r\n",
+    "a zero byte": b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-A: b\0c\r\n\r\n",
+    "another host in the target": b"GET http://evil.example/healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+    "our host in the target only": b"GET http://127.0.0.1/healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    "a user in the target": b"GET http://evil@127.0.0.1/healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no version": b"GET /healthz\r\n\r\n",
+    "another version": b"GET /healthz HTTP/3.7\r\n" + HOST + b"\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [control, console])
+def test_a_head_with_two_readings_is_refused(make: Make, tmp_path: Path) -> None:
+    """Each is answered with one refusal: nothing behind the head is taken for another request."""
+    found = dict(zip(HEADS, answers(make, tmp_path, list(HEADS.values())), strict=True))
+    wrong = {name: answer[:200] for name, answer in found.items() if not 400 <= status_of(answer) < 600}
+    assert not wrong
+    assert {name for name, answer in found.items() if answer.count(b"HTTP/1.1 ") != 1} == set()
+    assert status_of(found["another version"]) in (400, 505)
+    for name in ("two hosts", "the same host twice", "two origins", "two authorizations", "two types", "two sites"):
+        assert status_of(found[name]) == 400, name
+
+
+@pytest.mark.parametrize("make", [control, console])
+def test_the_refusal_says_what_is_wrong(make: Make, tmp_path: Path) -> None:
+    target = b"GET /api/v1/x HTTP/1.1\r\n"
+    twice, none, coded = answers(
+        make,
+        tmp_path,
+        [
+            target + HOST + b"Authorization: a\r\nAuthorization: b\r\n\r\n",
+            target + b"Accept: */*\r\n\r\n",
+            b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        ],
+    )
+    assert problem_of(twice)["detail"] == "The header 'authorization' may be there once."
+    assert status_of(none) == 400 and status_of(coded) in (400, 501)
+
+
+@pytest.mark.parametrize("make", [control, console])
+def test_what_has_one_reading_passes(make: Make, tmp_path: Path) -> None:
+    plain, old = answers(
+        make, tmp_path, [b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", b"GET /healthz HTTP/1.0\r\n" + HOST + b"\r\n"]
+    )
+    assert status_of(plain) == status_of(old) == 200
+
+
+def test_a_target_may_name_the_host_that_the_header_names(tmp_path: Path) -> None:
+    """RFC 9112, 3.2.2; the console's parser leaves such targets whole, and there is nothing at them."""
+    (found,) = answers(control, tmp_path, [b"GET http://127.0.0.1/healthz HTTP/1.1\r\n" + HOST + b"\r\n"])
+    assert status_of(found) == 200

@@ -15,9 +15,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from node.message_store.dispatch_batch import Ints
+from node.message_store.dispatch_batch import FEW, Ints
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.index_file import (
+    ENTRY,
     ENTRY_BYTES,
     ENTRY_DTYPE,
     HEAD_BYTES,
@@ -125,6 +126,37 @@ class IndexWriter:
         self._mark = IndexMark(name, IndexHead(end_ms, end_ms, end, end, 0, 1), end_ms if before.name else 0)
 
     def _put(self, rows: Ints) -> None:
+        """Both ways write the same."""
+        if len(rows) <= FEW:
+            self._put_one_by_one(rows.tolist())
+        else:
+            self._put_at_once(rows)
+
+    def _put_one_by_one(self, rows: list[tuple[int, int, int]]) -> None:
+        head, slots = self._mark.head, self._slots
+        assert slots is not None
+        first = head.index_count
+        begin_ms = head.begin_timestamp_ms if first > 1 else rows[0][2]
+        new_slots: dict[int, int] = {}
+        slots_in_use = head.slots_in_use
+        entries: list[bytes] = []
+        for number, (hashed, offset, time_ms) in enumerate(rows, first):
+            slot = hashed % self._slot_count
+            previous = new_slots[slot] if slot in new_slots else int(slots[slot])
+            # Its first entry is counted from the end of the file before.
+            since_ms = head.begin_timestamp_ms if number == 1 else begin_ms
+            seconds = min(max((time_ms - since_ms) // 1000, 0), _SECONDS_MAX) if since_ms > 0 else 0
+            entries.append(ENTRY.pack(hashed, offset, seconds, previous))
+            new_slots[slot] = number
+            slots_in_use += previous == 0
+        self._write(first, b"".join(entries))
+        for slot, number in new_slots.items():
+            slots[slot] = number
+        begin = head.begin_offset if first > 1 else rows[0][1]
+        count = first + len(rows)
+        self._count(IndexHead(begin_ms, rows[-1][2], begin, rows[-1][1], slots_in_use, count), len(rows))
+
+    def _put_at_once(self, rows: Ints) -> None:
         head, slots = self._mark.head, self._slots
         assert slots is not None
         first = head.index_count
@@ -142,19 +174,27 @@ class IndexWriter:
         entries["seconds"] = _seconds(times, begin_ms)
         if first == 1:  # its first entry is counted from the end of the file before
             entries["seconds"][0] = _seconds(times[:1], head.begin_timestamp_ms)[0]
-        path = self._folder / self._mark.name
-        self._disk.write(path, self._begin + first * ENTRY_BYTES, entries.tobytes())
+        self._write(first, entries.tobytes())
         slots[slot_of] = numbers
         last = rows[-1]
         head = IndexHead(
             begin_ms, int(times[-1]), head.begin_offset if first > 1 else int(rows[0]["offset"]), int(last["offset"]),
             head.slots_in_use + int(np.count_nonzero(previous == 0)), first + len(rows),
         )  # fmt: skip
-        self._disk.write(path, 0, encode_head(head))
+        self._count(head, len(rows))
+
+    def _write(self, first: int, entries: bytes) -> None:
+        """From that entry on, before any slot leads to them."""
+        path = self._folder / self._mark.name
+        self._disk.write(path, self._begin + first * ENTRY_BYTES, entries)
         self._unsynced.add(path)
+
+    def _count(self, head: IndexHead, more: int) -> None:
+        """They are in it from now on."""
+        self._disk.write(self._folder / self._mark.name, 0, encode_head(head))
         full_until_ms = head.end_timestamp_ms if head.index_count >= self._capacity else self._mark.full_until_ms
         self._mark = IndexMark(self._mark.name, head, full_until_ms)
-        self.written += len(rows)
+        self.written += more
 
     def take_unsynced(self) -> Unsynced:
         """What was written since this was asked last: it is the caller's to sync."""

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from node.message_store.dispatch_batch import Ints
+from node.message_store.dispatch_batch import FEW, Ints
 from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import bytes_of
 from node.message_store.message_store import CONSUME_QUEUE
-from node.message_store.queue_units import PREFILL_SIZE, UNIT_BYTES, UNIT_DTYPE, decode_units
+from node.message_store.queue_units import PREFILL_SIZE, UNIT, UNIT_BYTES, UNIT_DTYPE, decode_units
 from node.message_store.read_files import OS, Files, MappedFileQueue
 from node.message_store.write_files import Disk, Unsynced
 
@@ -113,13 +113,9 @@ class QueueWriter:
         """
         if not len(rows):
             return {}
-        rows = rows[np.argsort(rows["queue"], kind="stable")]
-        borders = np.flatnonzero(np.diff(rows["queue"])) + 1
         planned = [
-            (queues[number], part)
-            for number, part in zip(rows["queue"][np.append(0, borders)].tolist(), np.split(rows, borders), strict=True)
+            (queues[number], self._in_order(queues[number], part, dense_from)) for number, part in _by_queue(rows)
         ]
-        planned = [(queue, self._in_order(queue, part, dense_from)) for queue, part in planned]
         touched: dict[QueueName, int] = {}
         for queue, part in planned:
             if len(part):
@@ -158,9 +154,7 @@ class QueueWriter:
         number, done = int(part["number"][0]), 0
         if tail is None:
             tail = self._tails[queue] = _Tail(self._folder_of(queue), number)
-        units = np.zeros(len(part), UNIT_DTYPE)
-        units["offset"], units["size"], units["tags_code"] = part["offset"], part["size"], part["tags_code"]
-        data = units.tobytes()
+        data = _units_of(part)
         while done < len(part):
             path = tail.path
             if path is None or number >= tail.first_unit + self._file_units:
@@ -223,6 +217,30 @@ class QueueWriter:
         self._unsynced.clear()
         self._new_names.clear()
         return found
+
+
+def _by_queue(rows: Ints) -> list[tuple[int, Ints]]:
+    """The number of each queue, ascending, and its rows."""
+    if len(rows) <= FEW:
+        rows_of: dict[int, list[int]] = {}
+        for at, number in enumerate(rows["queue"].tolist()):
+            rows_of.setdefault(number, []).append(at)
+        if len(rows_of) == 1:
+            return [(number, rows)]
+        return [(number, rows[rows_of[number]]) for number in sorted(rows_of)]
+    rows = rows[np.argsort(rows["queue"], kind="stable")]
+    borders = np.flatnonzero(np.diff(rows["queue"])) + 1
+    numbers = rows["queue"][np.append(0, borders)].tolist()
+    return list(zip(numbers, np.split(rows, borders), strict=True))
+
+
+def _units_of(part: Ints) -> bytes:
+    """Of rows of QUEUED."""
+    if len(part) <= FEW:
+        return b"".join([UNIT.pack(offset, size, code) for _queue, _number, offset, size, code in part.tolist()])
+    units = np.zeros(len(part), UNIT_DTYPE)
+    units["offset"], units["size"], units["tags_code"] = part["offset"], part["size"], part["tags_code"]
+    return units.tobytes()
 
 
 def _border(is_sound: Callable[[int], bool], count: int) -> int:

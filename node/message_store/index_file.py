@@ -24,6 +24,7 @@ from node.protocol.value_class import value_class
 HEAD: Final = struct.Struct(">qqqqii")
 HEAD_BYTES: Final = HEAD.size  # 40
 SLOT_BYTES: Final = 4
+ENTRY: Final = struct.Struct(">iqii")  # the same as a row of
 ENTRY_DTYPE: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES: Final[int] = ENTRY_DTYPE.itemsize  # 20
 LOOKED_AT: Final = 256  # entries by which the number of slots is found

@@ -23,7 +23,7 @@ UNIT_BYTES: Final = UNIT_DTYPE.itemsize  # 20
 PREFILL_SIZE: Final = 0x7FFFFFFF
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_" + "X" * 4  # so it is called, to the letter
 
-_UNIT: Final = struct.Struct(">qiq")
+UNIT: Final = struct.Struct(">qiq")
 _QUEUED: Final = (int(TransactionType.NONE), int(TransactionType.COMMIT))
 _ROLLED_BACK: Final = int(TransactionType.ROLLBACK)
 
@@ -43,7 +43,7 @@ def encode_units(rows: Any) -> bytes:
 def said_rows(data: bytes) -> list[tuple[int, int, int]]:
     """Offset, size and tags code of each unit up to the first that says nothing: for few, sooner made than an array."""
     rows: list[tuple[int, int, int]] = []
-    for row in _UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]):
+    for row in UNIT.iter_unpack(data[: len(data) // UNIT_BYTES * UNIT_BYTES]):
         if row[0] < 0 or row[1] <= 0:
             break
         rows.append(row)

@@ -48,10 +48,11 @@ class Piece:
     def messages(self) -> Batch:
         """What clients have put, for the dispatcher."""
         chosen = [start for start, channel in zip(self.starts, self.channels, strict=True) if not channel]
-        starts = np.array(chosen, "i8")
         if len(chosen) == len(self.starts):
-            sizes = np.diff(starts, append=len(self.data))
+            borders = np.array([*chosen, len(self.data)], "i8")
+            starts, sizes = borders[:-1], borders[1:] - borders[:-1]
         else:
+            starts = np.array(chosen, "i8")
             ends = dict(zip(self.starts, [*self.starts[1:], len(self.data)], strict=True))
             sizes = np.array([ends[start] for start in chosen], "i8") - starts
         return Batch(self.data, starts + HEAD_BYTES, sizes - HEAD_BYTES, starts + HEAD_BYTES + self.position)

@@ -30,7 +30,6 @@ from node.message_store.record import MessageRecord, encode_record, magic_for
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE, filled
 from tests.unit.message_kit import CALM, record, records
 
-VECTORS = Path(__file__).parents[3] / "shared/vectors/rocketmq"
 SIZES = DerivedSizes(UNITS_A_FILE * 20, SLOTS, INDEX_ENTRIES)
 LEVELS = parse_delay_levels()
 
@@ -68,34 +67,34 @@ def index_files(root: Path) -> list[bytes]:
 @pytest.mark.parametrize("step", [1, 7, 50, 1000])
 @pytest.mark.parametrize("name", ["store/data", "dledger-commitlog/single"])
 def test_a_recorded_brokers_queues_index_and_checkpoint_come_out_byte_for_byte(
-    name: str, step: int, tmp_path: Path
+    vectors: Path, name: str, step: int, tmp_path: Path
 ) -> None:
-    there = VECTORS / name
+    there = vectors / "rocketmq" / name
     dispatched(MessageStore(there).log, tmp_path, step)
     assert queue_files(tmp_path) == queue_files(there)
     assert index_files(tmp_path) == index_files(there)
     assert (tmp_path / "checkpoint").read_bytes() == (there / "checkpoint").read_bytes()
 
 
-def test_a_queue_that_begins_late_is_pre_filled_as_the_recorded_broker_does(tmp_path: Path) -> None:
+def test_a_queue_that_begins_late_is_pre_filled_as_the_recorded_broker_does(vectors: Path, tmp_path: Path) -> None:
     """reb1: its first file of the commit log was gone, with all queues. Files as in the whole store were not kept."""
-    log = MessageStore(VECTORS / "store/data").log
+    log = MessageStore(vectors / "rocketmq" / "store/data").log
     dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(65536))
     found = [one for one in log.scan(65536) if isinstance(one, Placed)]
     dispatcher.dispatch(batch_of(found), LogPoint(found[-1].end))
     dispatcher.close()
-    case = VECTORS / "store-cases/reb1"
-    there, ours = queue_files(VECTORS / "store/data") | queue_files(case), queue_files(tmp_path)
-    says = json.loads((VECTORS / "store-cases/manifest.json").read_text())["cases"]["reb1"]["filesAfter"]
+    case = vectors / "rocketmq" / "store-cases/reb1"
+    there, ours = queue_files(vectors / "rocketmq" / "store/data") | queue_files(case), queue_files(tmp_path)
+    says = json.loads((vectors / "rocketmq" / "store-cases/manifest.json").read_text())["cases"]["reb1"]["filesAfter"]
     assert {f"consumequeue/{one}" for one in ours} == {one for one in says if one.startswith("consumequeue/")}
     assert ours == {name: there[name] for name in ours}
     assert index_files(tmp_path) == index_files(case)
 
 
 @pytest.mark.parametrize("cut", [20, 77, 200, 366])
-def test_after_a_stop_anywhere_the_same_batches_make_the_same_bytes(cut: int, tmp_path: Path) -> None:
+def test_after_a_stop_anywhere_the_same_batches_make_the_same_bytes(vectors: Path, cut: int, tmp_path: Path) -> None:
     """Marked in the middle, then written on without a mark: what lies behind the mark is zeroed and comes again."""
-    there = VECTORS / "dledger-commitlog/single"
+    there = vectors / "rocketmq" / "dledger-commitlog/single"
     found = placed_in(MessageStore(there).log)
     first = Dispatcher(tmp_path, SIZES, begin=LogPoint(0))
     first.dispatch(batch_of(found[:cut]), LogPoint(found[cut - 1].end, cut - 1, 3, 77))

@@ -15,15 +15,17 @@ from node.ha.lineage import Lineage
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.local_log import LocalCommitLog
+from tests.conftest import VECTORS
 from tests.unit.ha_kit import Clock, SlaveStore
 
-HA = Path(__file__).parents[3] / "shared/vectors/rocketmq/ha"
-INDEX = json.loads((HA / "index.json").read_text())
+HA = VECTORS / "rocketmq" / "ha"
 FILE_BYTES = 16_384
+pytestmark = pytest.mark.usefixtures("vectors")
 
 
 def case_of(name: str) -> dict[str, Any]:
-    return next(one for one in INDEX["cases"] if one["case"] == name and "connections" in one)
+    index = json.loads((HA / "index.json").read_text())
+    return next(one for one in index["cases"] if one["case"] == name and "connections" in one)
 
 
 def frames_of(name: str) -> list[tuple[int, bytes]]:

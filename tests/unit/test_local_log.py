@@ -24,7 +24,6 @@ from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.message_disk import MessageDisk
 from tests.unit.message_kit import record
 
-VECTORS = Path(__file__).parents[3] / "shared/vectors/rocketmq"
 FILE_BYTES = 2048
 ROOT = Path("/store")
 
@@ -47,9 +46,9 @@ def put(log: LocalCommitLog, number: int, body_bytes: int = 60) -> int:
     return log.append([data])[0]
 
 
-def test_the_recorded_brokers_puts_give_the_same_files(tmp_path: Path) -> None:
+def test_the_recorded_brokers_puts_give_the_same_files(vectors: Path, tmp_path: Path) -> None:
     """All 323 puts, batches among them: every byte but the two of a clock's is determined, and the clock is given."""
-    there = VECTORS / "store"
+    there = vectors / "rocketmq" / "store"
     puts = json.loads((there / "manifest.json").read_text())["puts"]
     records = iter([one.record for one in MessageStore(there / "data").log.scan() if isinstance(one, Placed)])
     log = LocalCommitLog(tmp_path, 65_536)
@@ -72,8 +71,8 @@ def test_the_recorded_brokers_puts_give_the_same_files(tmp_path: Path) -> None:
     assert len(list((tmp_path / "commitlog").iterdir())) == 4
 
 
-def test_a_recorded_brokers_directory_is_opened_to_its_last_message(tmp_path: Path) -> None:
-    shutil.copytree(VECTORS / "store/data", tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)
+def test_a_recorded_brokers_directory_is_opened_to_its_last_message(vectors: Path, tmp_path: Path) -> None:
+    shutil.copytree(vectors / "rocketmq" / "store/data", tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)
     log = LocalCommitLog(tmp_path, 65_536)
     assert (log.min_offset, log.max_offset) == (0, 253_946)
     assert log.recovered.was_clean and not log.recovered.cut_bytes
@@ -82,9 +81,9 @@ def test_a_recorded_brokers_directory_is_opened_to_its_last_message(tmp_path: Pa
     assert LocalCommitLog(tmp_path, 65_536).max_offset == 253_946
 
 
-def test_a_flipped_byte_refuses_to_open_a_clean_stop_and_cuts_aside_with_abort(tmp_path: Path) -> None:
+def test_a_flipped_byte_refuses_to_open_a_clean_stop_and_cuts_aside_with_abort(vectors: Path, tmp_path: Path) -> None:
     """corrupt1 of the vectors: RocketMQ cuts 95 sound messages with the damaged one, and forgets them."""
-    shutil.copytree(VECTORS / "store/data", tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    shutil.copytree(vectors / "rocketmq" / "store/data", tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)
     file = tmp_path / "commitlog/00000000000000196608"
     data = bytearray(file.read_bytes())
     data[202_749 - 196_608 + 90] ^= 1

@@ -26,7 +26,6 @@ from node.message_store.record import Host
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE
 from tests.unit.test_local_log import message_of
 
-VECTORS = Path(__file__).parents[3] / "shared/vectors/rocketmq"
 SIZES = DerivedSizes(UNITS_A_FILE * 20, SLOTS, INDEX_ENTRIES)
 HOST = Host(bytes([10, 0, 0, 1]), 10911)
 NOW_MS = 1_795_000_000_000
@@ -70,15 +69,15 @@ def files_of(root: Path, name: str) -> dict[str, bytes]:
     }  # fmt: skip
 
 
-def test_the_recorded_brokers_messages_give_its_queues_index_and_checkpoint(tmp_path: Path) -> None:
-    there = VECTORS / "store/data"
+def test_the_recorded_brokers_messages_give_its_queues_index_and_checkpoint(vectors: Path, tmp_path: Path) -> None:
+    there = vectors / "rocketmq" / "store/data"
     settings = LocalSettings(file_bytes=65_536, sizes=SIZES)
     clock = Clock()
     store = LocalMessageStore(tmp_path, settings, lambda: clock.ms)
     store.become_master()
     records = iter([one.record for one in MessageStore(there).log.scan() if isinstance(one, Placed)])
     answers: list[PutResult] = []
-    for one in json.loads((VECTORS / "store/manifest.json").read_text())["puts"]:
+    for one in json.loads((vectors / "rocketmq" / "store/manifest.json").read_text())["puts"]:
         if one["appendStatus"] != "PUT_OK":
             continue
         messages = [next(records) for _ in range(one["msgNum"])]
@@ -214,8 +213,8 @@ def test_a_queue_without_messages_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.next_offsets == {("TopicTest", 0): 100, ("TopicTest", 7): 2}
 
 
-def test_a_directory_of_rocketmqs_is_taken_up_with_queues_written_anew(tmp_path: Path) -> None:
-    there = VECTORS / "store/data"
+def test_a_directory_of_rocketmqs_is_taken_up_with_queues_written_anew(vectors: Path, tmp_path: Path) -> None:
+    there = vectors / "rocketmq" / "store/data"
     shutil.copytree(there, tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)
     store = LocalMessageStore(tmp_path, LocalSettings(file_bytes=65_536, sizes=SIZES), Clock())
     assert files_of(tmp_path, "consumequeue") == files_of(there, "consumequeue")

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.bench.cluster import BenchCluster
+from app.bench.beside import appended_beside
+from app.bench.cluster import GROUP, BenchCluster
 from app.bench.common import Sample, percentile, say
 from app.bench.leaderships import agreed
 from app.bench.load import Case, measure
@@ -42,6 +43,8 @@ ONE: Final = Case(1, 1)
 SEEN_TOPIC: Final = "BenchSeen"
 SEEN_MESSAGES: Final = 200
 SHARE_OF_LOAD: Final = 0.6
+BESIDE_PER_S: Final = 100.0  # appends to a plain group beside that load: too few to be a load themselves
+STARTED_S: Final = 1.0  # by then who measures beside it appends
 WITHIN_S: Final = 30.0
 
 
@@ -162,15 +165,23 @@ async def seen_ms(cluster: BenchCluster) -> list[float]:
     return sorted(found)
 
 
-async def at_part_of_load(group: Group, per_s: float) -> dict[str, Any]:
-    """An even load; engines that change their leader meanwhile."""
+async def at_part_of_load(group: Group, per_s: float, plain: BenchCluster) -> dict[str, Any]:
+    """An even load; engines that change their leader meanwhile; and what it costs a plain group of engines, whose few
+    even appends are measured without the load and beside it: nobody but brokers may append to their own group."""
+    body_bytes, seconds = group.options.body_bytes, group.options.seconds
+    alone = await appended_beside(GROUP, plain.peers, BESIDE_PER_S, body_bytes, seconds)
     async with group.cluster.using() as client:
         term = (await agreed(group.cluster, client))[0]
-        sample = await paced(Sends(group.producer), per_s, group.options.body_bytes, group.options.seconds)
+        sample, beside = await asyncio.gather(
+            paced(Sends(group.producer), per_s, body_bytes, seconds + STARTED_S),
+            appended_beside(GROUP, plain.peers, BESIDE_PER_S, body_bytes, seconds),
+        )
         after = (await agreed(group.cluster, client))[0]
     return {
         "per_s": round(per_s), "p50_ms": round(sample.p50_ms, 2), "p99_ms": round(sample.p99_ms, 2),
-        "leader_changes": after - term,
+        "leader_changes": after - term, "engine_p99_ms": round(beside["p99_ms"], 2),
+        "engine_p99_alone_ms": round(alone["p99_ms"], 2),
+        "engine_p99_ratio": round(beside["p99_ms"] / alone["p99_ms"], 2),
     }  # fmt: skip
 
 
@@ -226,7 +237,7 @@ async def _run(options: MessagesOptions) -> dict[str, Any]:
             engine_ms.append((await measure(client, ONE, options.body_bytes, options.seconds)).p50_ms)
         seen = await seen_ms(cluster)
         taken = statistics.median(one.per_s for one in rounds["sends"])
-        part = await at_part_of_load(group, taken * SHARE_OF_LOAD)
+        part = await at_part_of_load(group, taken * SHARE_OF_LOAD, plain)
         killed = await failovers(cluster, options.kills) if options.kills else None
     return {
         "results": [case_of(name, found, options.body_bytes) for name, found in rounds.items()],

@@ -284,6 +284,10 @@ def messages_table(result: dict[str, Any]) -> list[str]:
         f"an even {part['per_s']:,} sends a second: p50 {part['p50_ms']:.2f} ms, p99 {part['p99_ms']:.2f} ms,"
         f" {part['leader_changes']} changes of the leader"
     )
+    lines.append(
+        f"a plain group's appends beside it: p99 {part['engine_p99_ms']:.2f} ms, {part['engine_p99_ratio']:.2f} times"
+        f" those alone ({part['engine_p99_alone_ms']:.2f} ms)"
+    )
     killed = result["failover"]
     if killed is not None:
         for name, what, unit in (

@@ -64,6 +64,8 @@ def test_brokers_take_store_and_pass_on_and_survive_a_kill(tmp_path: Path, capsy
         row["messages_per_s"] > 0 and row["mb_per_s"] > 0 and row["cpu_us"]["all"] >= 0 for row in cases.values()
     )
     assert cases["batches of 10"]["in_step_s"] >= 0
+    part = answer["at_part_of_load"]
+    assert part["engine_p99_ms"] > 0 and part["engine_p99_alone_ms"] > 0 and part["engine_p99_ratio"] > 0
     killed = answer["failover"]
     assert (killed["median_s"], killed["max_s"]) == (killed["send_s"]["median"], killed["send_s"]["most"])
     assert killed["lost_acknowledged"] == 0 and killed["repeated"] >= 0

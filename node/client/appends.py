@@ -196,7 +196,7 @@ class Appends:
         group.link = None
         if isinstance(outcome, Frame) and outcome.code == RemotingCode.SUCCESS:
             try:
-                answer = decode_append_answer(outcome.body)
+                answer = decode_append_answer(outcome.body, len(group.bodies))
             except BodyError as error:
                 self._failed(group, OutcomeUnknown(str(error)))
                 return
@@ -235,7 +235,7 @@ class Appends:
             try:
                 if first is not None:
                     (link, outcome), first = first, None
-                    answer = decode_append_answer(body_of(link, outcome))
+                    answer = decode_append_answer(body_of(link, outcome), len(group.bodies))
                 else:
                     link = await self._leaders.leader_link(retry)
                     answer = await (self._append_plain if link.plain else self._append)(group, link, retry)
@@ -259,7 +259,8 @@ class Appends:
             await retry.pause()
 
     async def _append(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
-        return decode_append_answer(await link.request(RequestCode.FAST_APPEND, group.pieces(), retry.left_s()))
+        answered = await link.request(RequestCode.FAST_APPEND, group.pieces(), retry.left_s())
+        return decode_append_answer(answered, len(group.bodies))
 
     async def _append_plain(self, group: Group, link: MemberLink, retry: Retry) -> AppendAnswer:
         """In DLedger's own form, which knows one entry a request. Raises NotAppended, and as `append_one`; Lost, not

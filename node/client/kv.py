@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -41,6 +42,15 @@ from node.transport.machine_frames import QUESTIONS_MAX
 from node.transport.slab_frames import ReadMode
 
 WATCH_WAIT_MS: Final = 20_000
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What a member answers and cannot be read is no fault of the caller's. Raises LedgerError."""
+    try:
+        yield
+    except KvError as error:
+        raise LedgerError(f"what the member answers cannot be read: {error}") from error
 
 
 class WatchGone(LedgerError):
@@ -90,7 +100,13 @@ class KvClient:
 
     async def _carry_out(self, bodies: Sequence[bytes]) -> list[KvResult | LedgerError] | Iterator[KvResult]:
         try:
-            return results_in((await self._machine.run(bodies)).results)
+            done = await self._machine.run(bodies)
+            try:
+                return results_in(done.results)
+            except KvError as error:
+                first, last = done.first_index, done.first_index + len(bodies) - 1
+                text = f"it is in the log for good, and what applying it answered cannot be read: {error}"
+                raise OutcomeUnknown(text, first_index=first, last_index=last, term=done.term) from error
         except OutcomeUnknown as error:
             return [*unknown_each(error, [1] * len(bodies))]
 
@@ -119,18 +135,22 @@ class KvClient:
         answers = await self._machine.ask_all([GET + key for key in keys], mode, self._member_id)
         contents = [one.content for one in answers if not isinstance(one, LedgerError)]
         if len(contents) == len(keys):
-            return iter([*map(decode_got, keys, contents)])  # what is wrong with one is raised here
-        return [
-            one if isinstance(one, LedgerError) else decode_got(key, one.content)
-            for key, one in zip(keys, answers, strict=True)
-        ]
+            with _readable():  # what is wrong with one is raised here
+                return iter([*map(decode_got, keys, contents)])
+        with _readable():
+            return [
+                one if isinstance(one, LedgerError) else decode_got(key, one.content)
+                for key, one in zip(keys, answers, strict=True)
+            ]
 
     async def range(
         self, from_key: bytes = b"", to_key: bytes = b"", *, limit: int = ITEMS_MAX,
         mode: ReadMode = ReadMode.LINEARIZABLE,
     ) -> tuple[list[KvItem], bool]:  # fmt: skip
         """Keys from the first on, without the second (b"": to the end), and whether there are more of them."""
-        return decode_items(await self._ask(ask_range(from_key, to_key, limit), mode))
+        answered = await self._ask(ask_range(from_key, to_key, limit), mode)
+        with _readable():
+            return decode_items(answered)
 
     async def _ask(self, question: bytes, mode: ReadMode) -> bytes:
         answer = await self._machine.ask(question, mode=mode, member_id=self._member_id)
@@ -151,7 +171,10 @@ class KvClient:
             answer = await self._machine.ask(question, member_id=self._member_id, wait_ms=WATCH_WAIT_MS)
             if answer is None:
                 continue
-            watched = decode_watched(answer.content)
+            with _readable():
+                watched = decode_watched(answer.content)
+                if watched.next_index <= from_index and not watched.is_gone:
+                    raise KvError(f"events up to {watched.next_index - 1} for a watch from {from_index} on")
             if watched.is_gone:
                 raise WatchGone(from_index, watched.next_index)
             for event in watched.events:

@@ -120,16 +120,16 @@ class Lane:
             self._end("an append of it was cancelled")
             return
         try:
-            answer.set_result(self._result(outcome))
+            answer.set_result(self._result(count, outcome))
         except LedgerError as error:
             self._end(str(error))
             answer.set_exception(error)
 
-    def _result(self, outcome: Frame | Exception) -> AppendResult:
+    def _result(self, count: int, outcome: Frame | Exception) -> AppendResult:
         """Raises LedgerError."""
         member_id = self._link.member_id
         try:
-            answer = decode_append_answer(body_of(self._link, outcome))
+            answer = decode_append_answer(body_of(self._link, outcome), count)
         except Lost as error:
             if not error.sent:
                 raise LaneEnded(str(error)) from error

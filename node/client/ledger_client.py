@@ -115,7 +115,6 @@ class LedgerClient:
         return await open_lane(self, self._deadline_s)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """A task that ends with this client."""
         self._tasks.run("a ledger client's work", work)
 
     # --- the leader ---------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ class LedgerClient:
     async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
         """What the control plane's GET of that name would say of this member's engine."""
         fields = {"what": what, "since": since, "token": self._token}
-        return await self._ask(self._links[node_id], RequestCode.INTROSPECT, fields, self._deadline_s)
+        return await self._ask(self.link_of(node_id), RequestCode.INTROSPECT, fields, self._deadline_s)
 
     async def state(self, node_id: str) -> dict[str, Any]:
         """`introspect(node_id, "state")`."""
@@ -302,17 +301,17 @@ class LedgerClient:
 
     async def metadata(self, node_id: str) -> dict[str, Any]:
         """Who leads, as this member says: the one thing that a plain DLedger tells, too."""
-        return await self._ask(self._links[node_id], RequestCode.METADATA, {}, self._deadline_s)
+        return await self._ask(self.link_of(node_id), RequestCode.METADATA, {}, self._deadline_s)
 
     async def order(self, node_id: str, fields: Mapping[str, Any], within_s: float) -> dict[str, Any]:
         """An operator's action at one member. Raises LedgerError."""
-        link, code = self._links[node_id], RequestCode.OPERATOR_ACTION
+        link, code = self.link_of(node_id), RequestCode.OPERATOR_ACTION
         return await self._ask(link, code, {**fields, "token": self._token}, within_s)
 
     async def scrub(self, node_id: str) -> int:
         """Has a member read its whole log once; the number of that pass, as in `state`. Raises LedgerError."""
         answer = await self.order(node_id, {"what": "scrub"}, self._deadline_s)
-        if answer.get("code") != ResponseCode.SUCCESS:
+        if answer.get("code") != ResponseCode.SUCCESS or type(answer.get("passNumber")) is not int:
             raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
         return int(answer["passNumber"])
 
@@ -321,6 +320,8 @@ class LedgerClient:
     ) -> dict[str, Any]:
         try:
             answer = await link.ask(code, fields, within_s)
+            said = answer.code() if "code" in answer.values else None
+            text = "" if said is None else f"{link.member_id}: {answer.optional_text('detail') or said.name}"
         except (OSError, TimeoutError) as error:
             raise Unreachable(f"{link.member_id} at {link.address}: {error or 'no answer in time'}") from error
         except NotSupported as error:
@@ -328,11 +329,10 @@ class LedgerClient:
             raise Unsupported(str(error)) from error
         except (RemotingError, BodyError) as error:
             raise LedgerError(str(error)) from error
-        if "code" in answer.values and answer.code() in DENIED:
-            text = answer.optional_text("detail") or answer.code().name
-            raise Denied(f"{link.member_id}: {text}")
-        if code is RequestCode.INTROSPECT and "code" in answer.values:
-            raise LedgerError(f"{link.member_id}: {answer.optional_text('detail') or answer.code().name}")
+        if said in DENIED:
+            raise Denied(text)
+        if code is RequestCode.INTROSPECT and said is not None:
+            raise LedgerError(text)
         return dict(answer.values)
 
     async def transfer(

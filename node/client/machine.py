@@ -96,17 +96,17 @@ class MachineClient:
         while True:
             link = await self._client.leader_link(retry)
             try:
-                found = self._settled(link, await self._send(link, sent, retry), retry)
+                found = self._settled(link, await self._send(link, sent, len(bodies), retry), retry)
             except NotSupported as error:
                 raise Unsupported(f"{link.member_id} has no state machine: {error}") from error
             if found is not None:
                 return found
             await retry.pause()
 
-    async def _send(self, link: MemberLink, sent: Sequence[bytes], retry: Retry) -> CommandAnswer | None:
+    async def _send(self, link: MemberLink, sent: Sequence[bytes], commands: int, retry: Retry) -> CommandAnswer | None:
         """None: it was not sent, and may be again. Raises OutcomeUnknown, NotSupported."""
         try:
-            return decode_command_answer(await link.request(RequestCode.COMMAND, sent, retry.left_s()))
+            return decode_command_answer(await link.request(RequestCode.COMMAND, sent, retry.left_s()), commands)
         except NotSupported:
             raise
         except Lost as error:

@@ -102,11 +102,11 @@ def encode_command_answer(answer: CommandAnswer) -> bytes:
     return b"".join((head, *results, encode_append_answer(answer.append)))
 
 
-def decode_command_answer(body: BytesLike) -> CommandAnswer:
-    """Raises BodyError."""
+def decode_command_answer(body: BytesLike, commands: int | None = None) -> CommandAnswer:
+    """`commands`: of the request; an answer that they are applied has a result of each. Raises BodyError."""
     try:
         is_applied, count = _RESULTS.unpack_from(body)
-        if count * 4 > len(body):
+        if _RESULTS.size + count * 4 > len(body):
             raise BodyError(f"{count} results in {len(body)} bytes")
         lengths = np.frombuffer(body, ">u4", count, _RESULTS.size).astype(np.int64)
     except struct.error as error:
@@ -115,11 +115,13 @@ def decode_command_answer(body: BytesLike) -> CommandAnswer:
     end = at + int(lengths.sum())
     if end > len(body):
         raise BodyError("the results go past the answer's end")
+    if commands is not None and is_applied and count != commands:
+        raise BodyError(f"{count} results of {commands} commands")
     results: Sequence[bytes] = ()
     if count:
         packed = PackedBodies(body[:end], at, lengths)
         results = packed if count >= PACKED_FROM else packed.to_list()
-    return CommandAnswer(decode_append_answer(bytes(body[end:])), bool(is_applied), results)
+    return CommandAnswer(decode_append_answer(bytes(body[end:]), commands), bool(is_applied), results)
 
 
 def encode_question(request: QuestionRequest) -> bytes:

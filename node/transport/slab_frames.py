@@ -309,8 +309,17 @@ def encode_append_answer(answer: AppendAnswer) -> bytes:
     return b"".join(parts)
 
 
-def decode_append_answer(body: BytesLike) -> AppendAnswer:
-    """Raises BodyError."""
+def decode_append_answer(body: BytesLike, entries: int | None = None) -> AppendAnswer:
+    """`entries`: of the request; an answer that they are in the log says where each of them is. Raises BodyError."""
+    answer = _append_answer_in(body)
+    if entries is not None and answer.appended is AppendedByte.YES:
+        _, first_index, last_index, term, *_ = answer
+        if first_index < 0 or term < 0 or last_index - first_index + 1 != entries:
+            raise BodyError(f"{entries} entries appended as {first_index}..{last_index} of term {term}")
+    return answer
+
+
+def _append_answer_in(body: BytesLike) -> AppendAnswer:
     try:
         code, first_index, last_index, term, appended = APPEND_ANSWER.unpack_from(body)
         offset = APPEND_ANSWER.size

@@ -8,6 +8,7 @@ thread, and again.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
@@ -20,22 +21,25 @@ class LoopThread:
     """`closed` makes the error for whoever comes too late."""
 
     def __init__(self, name: str, closed: Callable[[str], Exception]) -> None:
-        self._closed = closed
+        self._closed, self._pid = closed, os.getpid()
         self._giving, self._stopped = threading.Lock(), False  # the lock is held while work is given to the loop
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def wait(self, work: Awaitable[T]) -> T:
-        """What the work returns or raises. Raises `closed` where the loop is stopped, or is being stopped meanwhile."""
+        """What the work returns or raises. Raises `closed` where the loop is stopped, or is being stopped meanwhile,
+        and in a process that was forked: it has no such thread."""
 
         async def done() -> T:
             return await work
 
+        if os.getpid() != self._pid:
+            _never_begun(work)
+            raise self._closed("the client is of the process that this one was forked from: make another one here")
         with self._giving:
             if self._stopped:
-                if asyncio.iscoroutine(work):
-                    work.close()  # never begun
+                _never_begun(work)
                 raise self._closed("the client is closed")
             waiting = asyncio.run_coroutine_threadsafe(done(), self._loop)
         try:
@@ -52,6 +56,8 @@ class LoopThread:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
 
+        if os.getpid() != self._pid:
+            return  # it is that process's to stop
         with self._giving:
             if self._stopped:
                 return
@@ -61,3 +67,8 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _never_begun(work: Awaitable[T]) -> None:
+    if asyncio.iscoroutine(work):
+        work.close()

@@ -23,6 +23,7 @@ from node.client.errors import (
     Trimmed,
     Unreachable,
     Unsupported,
+    WrongLoop,
 )
 from node.client.lane import Lane
 from node.client.ledger_client import AppendResult, LedgerClient
@@ -48,6 +49,7 @@ __all__ = [
     "Trimmed",
     "Unreachable",
     "Unsupported",
+    "WrongLoop",
 ]
 
 T = TypeVar("T")

@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from node.client.append_group import AppendResult, Group
+from node.client.arguments import body_of_entry
 from node.client.errors import Denied, NotAppended, OutcomeUnknown
 from node.client.leader import DENIED
-from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
+from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of, check_loop
 from node.client.plain_dledger import append_one
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
@@ -97,7 +98,7 @@ class Appends:
         """Appends one entry, in a frame with whatever else this turn asks for."""
         bodies = self._bodies
         if len(bodies) >= self._full_at or len(body) > SMALL_BODY_BYTES_MAX or type(body) is not bytes:
-            return self.submit_run([bytes(body)])
+            return self.submit_run([body_of_entry(body)])
         bodies.append(body)
         answer = self._new_answer()
         self._answers.append(answer)
@@ -106,8 +107,9 @@ class Appends:
     def submit_run(self, bodies: Sequence[bytes], expected_index: int = -1) -> asyncio.Future[AppendResult]:
         """Appends a contiguous run; a short one goes with what else this turn asks for."""
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()  # asked for once: in Python 3.11 every call costs a system call
+            self._loop = asyncio.get_running_loop()
             self._new_answer = self._loop.create_future
+        check_loop(self._loop)  # once a frame: in Python 3.11 it costs a system call
         answer = self._new_answer()
         if self._closed:
             answer.set_exception(NotAppended("the client is closed"))
@@ -174,7 +176,7 @@ class Appends:
         try:
             group.opaque = link.call(RequestCode.FAST_APPEND, group.pieces(), partial(self._answered, group, link))
         except FrameError as error:
-            self._failed(group, error)
+            self._failed(group, NotAppended(str(error), code=ResponseCode.UNEXPECTED_ARGUMENT))
             return
         if self._deadline_timer is None:
             self._deadline_timer = self._loop.call_later(self._deadline_s, self._look_at_deadlines)

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from node.client.arguments import MS_MAX, number_of
 from node.client.errors import LedgerError, Unreachable, Unsupported
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.retry import Retry
@@ -65,6 +66,8 @@ class CommittedStream:
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._client, self._member_id, self._clock = client, member_id, clock
+        for what, number in (("interval_ms", interval_ms), ("keep_alive_ms", keep_alive_ms)):
+            number_of(what, number, MS_MAX)
         self._deadline_s = deadline_s
         self._silent_s = max(SILENT_KEEP_ALIVES * keep_alive_ms / 1000, SILENT_S_MIN)
         self._request = encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, interval_ms, keep_alive_ms))

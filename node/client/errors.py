@@ -58,6 +58,10 @@ class Closed(LedgerError):
     """The client is closed, or was while the call waited: then nothing is said of what became of it."""
 
 
+class WrongLoop(LedgerError):
+    """The client was made for another event loop, or in the process that this one was forked from. Nothing was sent."""
+
+
 class Denied(LedgerError):
     """Not allowed: a wrong group, a missing token."""
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from node.background import Background
 from node.client.append_group import AppendResult
 from node.client.appends import Appends
+from node.client.arguments import bodies_of_run, index_of
 from node.client.committed import CommittedPosition, CommittedStream
 from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupported
 from node.client.lane import Lane, open_lane
@@ -38,7 +39,6 @@ from node.transport.slab_frames import (
 
 __all__ = ["AppendResult", "LedgerClient", "ReadMode"]
 
-T = TypeVar("T")
 READ_BYTES: Final = 1024 * 1024
 MESSAGE: Final = (Magic.NORMAL, Channel.MESSAGE)  # what an entry of a client's says in its head
 PLAIN_TRANSFER_S: Final = 10.0  # the original's own clients wait so long
@@ -99,13 +99,14 @@ class LedgerClient:
 
     async def append(self, body: bytes, *, expected_index: int | None = None) -> AppendResult:
         """Appends one entry; returns once the group promised to keep it."""
-        if expected_index is not None:
-            return await self._appends.submit_run([body], expected_index)
-        return await self._appends.submit(body)
+        if expected_index is None:
+            return await self._appends.submit(body)
+        return await self.append_many([body], expected_index=expected_index)
 
     async def append_many(self, bodies: Sequence[bytes], *, expected_index: int | None = None) -> AppendResult:
         """Appends a contiguous run; a prefix of it may outlive a failure (SAFETY C4)."""
-        return await self._appends.submit_run(bodies, -1 if expected_index is None else expected_index)
+        expected = -1 if expected_index is None else index_of(expected_index)
+        return await self._appends.submit_run(bodies_of_run(bodies), expected)
 
     async def open_lane(self) -> Lane:
         """Voids every earlier lane of the group, and gives one over which nothing is lost sight of (`client/lane.py`).
@@ -195,7 +196,7 @@ class LedgerClient:
     ) -> list[Entry]:
         """Up to `limit` committed entries from `from_index` on, fewer only at the log's end; NORMAL ones unless all."""
         found: list[Entry] = []
-        at = from_index
+        at, limit = index_of(from_index), index_of(limit)
         while len(found) < limit:
             entries, _ = await self._read_once(at, mode)
             if not entries:
@@ -237,7 +238,7 @@ class LedgerClient:
                 retry.reason = f"{link.member_id} answers {code.value} {code.name}"
                 if code in DENIED:
                     raise Denied(retry.reason)
-                if link.plain and code is not ResponseCode.NOT_LEADER:
+                if code is ResponseCode.UNEXPECTED_ARGUMENT or (link.plain and code is not ResponseCode.NOT_LEADER):
                     raise LedgerError(retry.reason)
             except NotSupported as error:
                 if link.plain:
@@ -265,8 +266,7 @@ class LedgerClient:
             except (OSError, TimeoutError, LookupError, BodyError) as error:
                 raise LedgerError(str(error) or "no answer in time") from error
 
-        retry = Retry(self._deadline_s)
-        self.unverified = True
+        retry, self.unverified = Retry(self._deadline_s), True
         return await find_end(get)
 
     def committed(
@@ -280,14 +280,14 @@ class LedgerClient:
         CLOCK_BOOTTIME). Raises Unreachable where no leader is found within the deadline, Unsupported where a member
         does not know of this: then ask for the state every now and then.
         """
-        counting = clock or asyncio.get_running_loop().time
-        return CommittedStream(self, member_id, interval_ms, keep_alive_ms, self._deadline_s, counting).positions()
+        clock = clock or asyncio.get_running_loop().time
+        return CommittedStream(self, member_id, interval_ms, keep_alive_ms, self._deadline_s, clock).positions()
 
     def link_of(self, member_id: str) -> MemberLink:
         """Raises LedgerError for one that this client does not know."""
-        if member_id not in self._links:
+        if (link := self._links.get(member_id)) is None:
             raise LedgerError(f"{member_id} is not one of {', '.join(self._links)}")
-        return self._links[member_id]
+        return link
 
     # --- views and operator actions -----------------------------------------------------------------------------------
     async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
@@ -311,9 +311,9 @@ class LedgerClient:
     async def scrub(self, node_id: str) -> int:
         """Has a member read its whole log once; the number of that pass, as in `state`. Raises LedgerError."""
         answer = await self.order(node_id, {"what": "scrub"}, self._deadline_s)
-        if answer.get("code") != ResponseCode.SUCCESS or type(answer.get("passNumber")) is not int:
-            raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
-        return int(answer["passNumber"])
+        if answer.get("code") == ResponseCode.SUCCESS and type(answer.get("passNumber")) is int:
+            return int(answer["passNumber"])
+        raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
 
     async def _ask(
         self, link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from node.client.errors import AnotherGroup, Closed
+from node.client.errors import AnotherGroup, Closed, NotAppended, WrongLoop
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_members import MEMBERS_MAX
 from node.protocol.peers import check_peers, split_address
 from node.transport.bodies import BodyError, Fields, dump, load
 from node.transport.connection import Connection, dial
-from node.transport.remoting import FLAG_ONE_WAY, Frame
+from node.transport.remoting import FLAG_ONE_WAY, Frame, FrameError
 
 DIAL_WITHIN_S: Final = 2.0
 OPAQUE_MAX: Final = 0x7FFFFFFF
@@ -48,6 +48,13 @@ class RemotingError(LookupError):
 
 class NotSupported(RemotingError):
     """Remoting code 3: the member does not know the request, and did nothing with it."""
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raises WrongLoop in another loop than that one, also in a process that was forked from its own: bytes of both
+    would be mixed on one connection, and answers go to a loop that waits for none."""
+    if asyncio.get_running_loop() is not loop:
+        raise WrongLoop("a client belongs to the event loop and the process of its first call: make another one here")
 
 
 class GroupIdentity:
@@ -99,6 +106,7 @@ class MemberLink:
         self._streams: dict[int, Callable[[Frame | Exception], None]] = {}
         self._dialing: asyncio.Lock = asyncio.Lock()
         self._failed_dials, self._why_not = 0, ""
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first dial
         self._closed = False
         # Called again and again while requests wait and nothing comes; None: nobody wants to know.
         self.on_silence: Callable[[MemberLink], None] | None = None
@@ -115,6 +123,9 @@ class MemberLink:
         Who waits while another dials has its answer, too: a member that is silent costs all of them one dial's time.
         A caller that has less time than a dial gives up its own alone: whoever waits behind it dials again.
         """
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        check_loop(self._loop)
         failed_before = self._failed_dials
         async with self._dialing:
             self._check_open_client()
@@ -217,8 +228,8 @@ class MemberLink:
         self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float, *, redial: bool = True
     ) -> BytesLike:
         """The answer's body, at most `timeout_s` from now, dialling included. Raises TimeoutError where it was sent,
-        Lost, RemotingError, AnotherGroup, Closed. Without `redial` it goes over the connection that is open, whose
-        other end is known, or nowhere."""
+        Lost, RemotingError, AnotherGroup, Closed, WrongLoop, and NotAppended where it is too long. Without
+        `redial` it goes over the connection that is open, whose other end is known, or nowhere."""
         answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
         opaque = 0  # of a request that was not sent
         try:
@@ -231,6 +242,8 @@ class MemberLink:
             if not opaque:
                 raise Lost(f"{self.member_id} at {self.address}: no connection in time", sent=False) from error
             raise
+        except FrameError as error:
+            raise NotAppended(str(error), code=ResponseCode.UNEXPECTED_ARGUMENT) from error
         finally:
             self._pending.pop(opaque, None)
         return body_of(self, outcome)

@@ -1,0 +1,46 @@
+"""What callers hand in, looked at before anything of it is kept or sent.
+
+Invariant: what passes can be encoded; a number is no body (`bytes(5)` is five zero bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from node.protocol.packed_bodies import PackedBodies
+
+INDEX_MAX: Final = (1 << 63) - 1
+MS_MAX: Final = 86_400_000
+
+
+def body_of_entry(body: Any) -> bytes:
+    """Raises TypeError."""
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(f"a body is bytes, not {type(body).__name__}")
+    return bytes(body)
+
+
+def bodies_of_run(bodies: Sequence[Any]) -> Sequence[bytes]:
+    """Raises TypeError."""
+    if type(bodies) is PackedBodies:
+        return bodies
+    if isinstance(bodies, bytes | bytearray | memoryview | str):
+        raise TypeError(f"several bodies are a sequence of bytes, not {type(bodies).__name__}")
+    if set(map(type, bodies)) <= {bytes}:
+        return bodies
+    return [body_of_entry(body) for body in bodies]
+
+
+def index_of(index: Any) -> int:
+    """One, or how many of them. Raises TypeError, ValueError."""
+    return number_of("an index or a limit", index, INDEX_MAX)
+
+
+def number_of(what: str, number: Any, most: int) -> int:
+    """Raises TypeError, ValueError."""
+    if type(number) is not int:
+        raise TypeError(f"{what} is a whole number, not {type(number).__name__}")
+    if not 0 <= number <= most:
+        raise ValueError(f"{what} is from 0 to {most}, not {number}")
+    return number

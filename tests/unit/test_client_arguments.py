@@ -1,0 +1,114 @@
+"""What a caller gets wrong is said at once, and nothing of it is sent or kept; a client goes on behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from node.client import LedgerClient, LedgerClientSync, LedgerError, NotAppended, WrongLoop
+from node.client.errors import Closed
+from node.transport.remoting import FRAME_BYTES_MAX
+from tests.unit.test_client_appends import Member, against, counting
+
+WITHIN_S = 20.0
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda client: client.append("text"), "a body is bytes, not str"),
+        (lambda client: client.append(5), "a body is bytes, not int"),
+        (lambda client: client.append(None), "a body is bytes, not NoneType"),
+        (lambda client: client.append_many([b"a", 3]), "a body is bytes, not int"),
+        (lambda client: client.append_many(b"abc"), "several bodies are a sequence of bytes, not bytes"),
+        (lambda client: client.append(b"a", expected_index=1 << 70), "from 0 to"),
+        (lambda client: client.append(b"a", expected_index=-1), "from 0 to"),
+        (lambda client: client.append_many([b"a"], expected_index="0"), "a whole number, not str"),
+        (lambda client: client.read(-1, 1), "from 0 to"),
+        (lambda client: client.read(1 << 63, 1), "from 0 to"),
+        (lambda client: client.read(0, -1), "from 0 to"),
+        (lambda client: client.read("0", 1), "a whole number, not str"),
+        (lambda client: anext(client.committed(interval_ms=-1)), "interval_ms is from 0 to"),
+        (lambda client: anext(client.committed(keep_alive_ms=1 << 40)), "keep_alive_ms is from 0 to"),
+        (lambda client: client.state("n7"), "n7 is not one of n0"),
+        (lambda client: client.metadata("n7"), "n7 is not one of n0"),
+        (lambda client: client.order("n7", {}, 1.0), "n7 is not one of n0"),
+        (lambda client: client.append(b"x" * FRAME_BYTES_MAX), "over the limit"),
+        (lambda client: client.append_many([b"x" * (FRAME_BYTES_MAX // 2)] * 3), "over the limit"),
+    ],
+)
+def test_a_wrong_argument_is_said_at_once(call: Callable[[Any], Awaitable[Any]], says: str) -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append(b"before")
+        with pytest.raises((TypeError, ValueError, LedgerError), match=says):
+            await call(client)
+        assert (await client.append(b"behind")).first_index == 1
+        assert [body for bodies in member.appends for body in bodies] == [b"before", b"behind"]
+        assert not client._appends._open and not client._appends._in_flight
+
+    against(counting(), work)
+
+
+def test_a_body_that_is_too_long_was_not_appended_by_a_client_that_has_yet_to_dial() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        with pytest.raises(NotAppended, match="over the limit"):
+            await client.append(b"x" * FRAME_BYTES_MAX)
+        assert member.appends == []
+
+    against(counting(), work)
+
+
+def test_memory_that_can_be_written_to_is_taken_as_it_is_now() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        body = bytearray(b"now")
+        first, second = client.submit(body), asyncio.ensure_future(client.append_many([body, memoryview(body)]))
+        await asyncio.sleep(0)
+        body[:] = b"bad"
+        await first
+        await second
+        assert [one for bodies in member.appends for one in bodies] == [b"now"] * 3
+
+    against(counting(), work)
+
+
+def test_a_client_of_another_loop_says_so() -> None:
+    """Where a loop ended, or in another thread's."""
+    made: list[LedgerClient] = []
+
+    async def first() -> None:
+        member = Member(counting())
+        made.append(LedgerClient(await member.start(), deadline_s=5.0))
+        await made[0].append(b"x")
+        member.server.close()
+
+    async def second() -> None:
+        for call in (made[0].append(b"x"), made[0].read(0, 1), made[0].state("n0")):
+            with pytest.raises(WrongLoop, match="make another one here"):
+                await asyncio.wait_for(call, WITHIN_S)
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_blocking_client_is_the_process_s_that_made_it() -> None:
+    """Forked workers have no thread that would answer: they waited for ever."""
+    with LedgerClientSync("n0-127.0.0.1:1", deadline_s=0.1) as client:
+        fork = multiprocessing.get_context("fork")
+        said = fork.SimpleQueue()
+
+        def use() -> None:
+            try:
+                client.append(b"x")
+            except Closed as error:
+                said.put(str(error))
+            client.close()
+
+        worker = fork.Process(target=use)
+        worker.start()
+        worker.join(WITHIN_S)
+        worker.kill()
+        assert worker.exitcode == 0 and not said.empty() and "make another one here" in said.get()

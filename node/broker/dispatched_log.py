@@ -319,8 +319,6 @@ class DispatchedLog:
                     self.last_term = point.term
                     self._say_reached()  # who asked while this was opened: there may be nothing behind it
                     self.state = state
-                    if mark is not None and state.since <= point.index:
-                        self._keep_places()
                     for hear in self.on_state:
                         hear()
                     return

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.broker import broker as broker_module
+from node.broker import dispatched_log
 from node.broker.broker import Broker
 from node.client.errors import Trimmed
 from node.message_store.broker_tables import CONSUMER_OFFSETS, TOPICS
@@ -158,6 +159,39 @@ def test_a_log_that_was_trimmed_past_what_is_dispatched_is_dispatched_anew(tmp_p
                 low = broker.reads.min_offset("Filler", 0)
                 assert 2 < low < 162 and len(broker.reads.get("Filler", 0, low).records) > 0
                 assert (await broker.lane.put(message(b"1", topic="Old"))).queue_offset == 1
+
+    asyncio.run(story())
+
+
+def test_a_crash_behind_a_topics_end_begins_its_queues_with_what_the_log_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic's files are gone then, and messages of before its end are dispatched again: what an old snapshot said
+    of its queues is no place to go on from."""
+
+    async def story() -> None:
+        settings = settings_of(tmp_path, free_ports(1), 0, **SMALL)
+        data, kept = tmp_path / "n0", tmp_path / "kept"
+        async with engine_of(settings):
+            async with broker_of(settings) as broker:
+                await asyncio.gather(*(broker.lane.put(message(b"%d" % n, topic="Old")) for n in range(5)))
+                await fills(broker, 160)
+                await until(lambda: "00000000000000000000" not in log_files(tmp_path))
+                assert broker.log.state is not None and broker.log.state.places["Old", 0] == 5
+                await asyncio.gather(*(broker.lane.put(message(b"%d" % n, topic="Old")) for n in range(5, 8)))
+            monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 3600.0)
+            async with broker_of(settings) as broker:
+                assert (await broker.lane.put(message(b"8", topic="Old"))).queue_offset == 8
+                await broker.metadata.change({TOPICS: {"Old": None}})
+                assert not (data / "consumequeue/Old").exists()
+                for name in ("consumequeue", "quorumscope"):
+                    shutil.copytree(data / name, kept / name)
+            for name in ("consumequeue", "quorumscope"):  # as a crash would have left them
+                shutil.rmtree(data / name)
+                shutil.copytree(kept / name, data / name)
+            async with broker_of(settings) as broker:
+                assert (broker.log.stopped_by, broker.reads.max_offset("Old", 0)) == ("", 0)
+                assert (await broker.lane.put(message(b"new", topic="Old"))).queue_offset == 0
 
     asyncio.run(story())
 

@@ -46,6 +46,7 @@ from app.commands import (
 )
 from app.commands import settings as settings_commands
 from app.commands.common import Exit, Failure, quiet_broken_pipe, say
+from app.empty_words import refusing_empty
 
 ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 app = typer.Typer(
@@ -116,7 +117,9 @@ for part in (
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="quorumscope", standalone_mode=False)
+        command = refusing_empty(typer.main.get_command(app))
+        given = None if arguments is None else list(arguments)
+        code = command.main(args=given, prog_name="quorumscope", standalone_mode=False)
     except Failure as failure:
         say(f"quorumscope: {one_line(str(failure))}")
         return failure.code

@@ -51,7 +51,8 @@ def _database(url: str, *, made_here: bool = False) -> Iterator[None]:
     except LookupError as error:
         raise Failure(Exit.FINDING, str(error.args[0] if error.args else error)) from error
     except (SQLAlchemyError, OSError) as error:
-        raise Failure(Exit.UNREACHABLE, f"{without_password(url)}: {str(error).splitlines()[0]}") from error
+        said = getattr(error, "strerror", None) or getattr(error, "orig", None) or error  # the driver's own words
+        raise Failure(Exit.UNREACHABLE, f"{without_password(url)}: {str(said).splitlines()[0]}") from error
 
 
 def without_password(url: str) -> str:

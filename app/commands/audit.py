@@ -67,6 +67,9 @@ def audit(
         raise Failure(
             Exit.USAGE, "audit what? give --node URL and --store [ID=]DIR (each repeatable), or --cluster NAME"
         )
+    for one in stores or ():
+        if one.endswith("=") and not Path(one).exists():
+            raise Failure(Exit.USAGE, f"--store {one}: it names no directory")
     if cluster is not None and (nodes or stores):
         raise Failure(Exit.USAGE, "give --cluster, or --node and --store, not both")
     if from_index is not None and to_index is not None and from_index > to_index:

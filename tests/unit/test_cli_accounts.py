@@ -57,6 +57,17 @@ def test_a_mistyped_database_is_named_and_not_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_no_database_is_said_in_the_drivers_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "console.db"
+    file.write_text("notes")
+    assert run(["user", "list", "--db", str(file)]) == 69
+    assert capsys.readouterr().err == f"quorumscope: {file}: file is not a database\n"
+    assert run(["db", "upgrade", "--db", str(tmp_path)]) == 69
+    assert capsys.readouterr().err == f"quorumscope: {tmp_path}: Is a directory\n"
+
+
 def test_an_upgrade_makes_the_database(tmp_path: Path) -> None:
     assert run(["db", "upgrade", "--db", str(tmp_path / "new" / "console.db")]) == 0
     assert run(["token", "list", "--db", str(tmp_path / "new" / "console.db")]) == 0

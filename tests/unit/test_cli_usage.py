@@ -123,6 +123,66 @@ def test_a_usage_error_is_one_line_and_64(arguments: list[str], says: str, capsy
     assert says in said.err
 
 
+EMPTY = "it is empty; a variable that is not set, perhaps"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["store", "inspect", ""],
+        ["store", "verify", ""],
+        ["store", "repair", ""],
+        ["store", "repair", ".", "--from", ""],
+        ["store", "adopt", ""],
+        ["store", "recover-members", "", "--keep", "n0"],
+        ["store", "rebuild-queues", ""],
+        ["store", "hand-over", "", "--to", "java"],
+        ["backup", ""],
+        ["backup", "verify", ""],
+        ["backup", "b", "--data", ""],
+        ["backup", "b", "--db", ""],
+        ["restore", "", "--into", "x", "--group", "g"],
+        ["restore", "b", "--into", "", "--group", "g"],
+        ["restore", "b", "--db", ""],
+        ["pki", "demo", ""],
+        ["migrate", "config", ""],
+        ["append", "", "--peers", PEERS],
+        ["audit", "--store", "", "--store", "n1=/"],
+        ["audit", "--store", "/", "--out", ""],
+        ["db", "upgrade", "--db", ""],
+        ["user", "list", "--db="],
+        ["access", "list", "--file", ""],
+        ["config", "check", "--config", ""],
+        ["status", "--node", ""],
+        ["status", "--peers", ""],
+        ["status", "--peers", PEERS, "--token-file", ""],
+        ["node", "--data", ""],
+        ["demo", "--data", ""],
+    ],
+)
+def test_an_empty_word_is_no_place(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pathlib takes it for the current directory, which nobody named."""
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == Exit.USAGE
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and EMPTY in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_audit_is_told_where_each_store_lies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "--store", "n0=", "--store", "n1=/"]) == Exit.USAGE
+    assert capsys.readouterr().err == "quorumscope: --store n0=: it names no directory\n"
+
+
+def test_an_empty_word_may_be_a_key_or_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """The range from the first key to the last one, and a key that holds nothing."""
+    for arguments in (["kv", "range", "", ""], ["kv", "put", "k", ""], ["kv", "watch", ""]):
+        assert run(arguments) == Exit.USAGE
+        assert "which group?" in capsys.readouterr().err
+
+
 def test_an_unknown_variable_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

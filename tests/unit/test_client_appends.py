@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.client import AppendResult, LedgerClient, NotAppended, OutcomeUnknown
-from node.client.appends import MERGE_BYTES_MAX, MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX
+from node.client.appends import MERGE_BYTES_MAX, MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX, RETRIED
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection
@@ -199,6 +199,19 @@ def test_what_was_sent_and_not_answered_is_unknown_and_not_sent_again(batch: boo
         assert (reported.value.first_index, reported.value.last_index, reported.value.term) == (7, 8, 3)
 
     assert len(against(counting(), work, deadline_s=0.5).appends) == 5
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED))
+def test_an_unknown_outcome_is_not_sent_again_whatever_its_code_says(code: ResponseCode) -> None:
+    """A leader that steps down answers with its reason, which of a refusal would be worth another try."""
+    unknown = AppendAnswer(code, 7, 7, 3, AppendedByte.UNKNOWN)
+
+    async def work(client: LedgerClient, _member: Member) -> None:
+        with pytest.raises(OutcomeUnknown) as reported:
+            await client.append(b"x")
+        assert (reported.value.code, reported.value.first_index) == (code, 7)
+
+    assert against(lambda _request: unknown, work).appends == [[b"x"]]
 
 
 def test_an_unknown_outcome_names_each_calls_own_entries_though_they_left_in_one_frame() -> None:

@@ -7,12 +7,17 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from node.consensus.effects import ReadSlab
+import pytest
+
+from node.consensus.effects import BeginBehind, MendLog, ReadSlab
 from node.engine.disk import Disk
 from node.engine.process import Process
 from node.protocol.codes import FlushMode
 from node.protocol.entry import Slab
 from node.store.errors import StoreCorrupt
+from node.store.faults.results import Mended
+from node.store.files.identity import Base
+from node.store.log_store import ORIGIN, EntryMeta, TruncationRecord
 from node.store.memory_store import MemoryStore
 
 ENTRY_BYTES = 48 + 10
@@ -34,18 +39,21 @@ def never(*_: Any) -> None:
     raise AssertionError("not expected here")
 
 
-def run(work: Callable[[Disk, Counting], Awaitable[None]], *, cold: bool = True) -> None:
+def run(
+    work: Callable[[Disk, Counting], Awaitable[None]],
+    *,
+    cold: bool = True,
+    kind: type[Counting] = Counting,
+    **callbacks: Any,
+) -> None:
     async def both() -> None:
-        store = Counting()
+        store = kind()
         for number in range(10):
             store.append_as_leader([b"%010d" % number], 1)
         store.recent_from = 99 if cold else 0
         process = Process()
-        disk = Disk(
-            store, FlushMode.SYNC, log_epoch=lambda: 0, flushed=never, truncated=never, begun=never, mended=never,
-            damaged=never,
-            fail=never, process=process,
-        )  # fmt: skip
+        unexpected = dict.fromkeys(("flushed", "truncated", "begun", "mended", "damaged", "fail"), never)
+        disk = Disk(store, FlushMode.SYNC, log_epoch=lambda: 0, process=process, **unexpected | callbacks)
         try:
             await work(disk, store)
         finally:
@@ -133,3 +141,36 @@ def test_an_error_met_ahead_is_old_news_when_that_range_is_asked_for() -> None:
         assert store.read_from[:3] == [0, 2, 2]
 
     run(work)
+
+
+class Changes(Counting):
+    """Its log may be mended, and replaced."""
+
+    def mend(self, slab: Slab, vouched: EntryMeta | None = None) -> Mended:
+        return Mended(slab.last_index)
+
+    def begin_behind(self, base: Base, record: TruncationRecord) -> None:
+        """As far as a test of reads needs it."""
+
+
+@pytest.mark.parametrize("order", ["mend", "begin behind"])
+def test_what_was_read_ahead_is_read_anew_once_the_log_was_changed(order: str) -> None:
+    """The copy is from before: what a mend put right would go to the peer as it was (S6)."""
+    ended = asyncio.Event()
+
+    def done(*_: Any) -> None:
+        ended.set()
+
+    async def work(disk: Disk, store: Counting) -> None:
+        await read(disk, 0)
+        await asyncio.wrap_future(disk._ahead["n1"][2])
+        if order == "mend":
+            disk.mend(MendLog(0, store.read_slab(5, 1), 5))
+        else:
+            record = TruncationRecord("n0", "n1", 1, 0, 9, "a test", -1)
+            disk.begin_behind(BeginBehind(0, Base(ORIGIN, 0), record))
+        await ended.wait()
+        await read(disk, 2)
+        assert store.read_from.count(2) == 2
+
+    run(work, kind=Changes, mended=done, begun=done)

@@ -264,6 +264,27 @@ def test_a_commit_whose_op_message_is_missing_is_not_delivered_again_by_the_same
     tell(story_of)
 
 
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_a_commit_that_could_not_be_stored_has_decided_nothing(asks_again: bool) -> None:
+    """The message is nowhere then: whoever asks next, the producer or the check, must still be able to commit it."""
+
+    async def story_of(group: Group) -> None:
+        group.beat()
+        sent = group.send(b"paid")
+        group.store.answers_with = PutStatus.OS_PAGE_CACHE_BUSY
+        assert (await group.end(sent, COMMIT)).code == 1
+        group.store.answers_with = None
+        assert (group.consumed, group.records(OP)) == ([], [])
+        if asks_again:
+            assert (await group.end(sent, COMMIT)).code == 0
+            assert [one.body for one in group.consumed] == [b"paid"]
+        else:
+            assert len(await group.check()) == 1  # its producer is asked, as for any that is not decided
+        assert group.requests.transactions.open_count == (0 if asks_again else 1)
+
+    tell(story_of)
+
+
 def test_how_many_may_be_open_and_what_cannot_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story_of(group: Group) -> None:
         monkeypatch.setattr(transactions_module, "OPEN_MAX", 1)

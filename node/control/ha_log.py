@@ -28,7 +28,7 @@ from node.control.broker_link import broker_away, refusal
 from node.control.common import INT64_MAX, Parts, PartsDep, answer
 from node.control.messages import link_of
 from node.control.problems import Problem
-from node.control.segments import HeaderText, Name, parse_range
+from node.control.segments import HeaderText, Name, asks_for_bytes, parse_range
 from node.control.snapshots import now_text
 from node.control.trim import Owner
 from node.ha.lineage import read_lineage
@@ -122,7 +122,7 @@ async def piece(parts: PartsDep, name: Name, range_: Range = None, if_match: Hea
             412, "Changed", "The log was cut, or its broker restarted, since that ETag; begin again.", etag=tag
         )
     headers = {"etag": tag, "accept-ranges": "bytes"}
-    whole = range_ is None and len(content) == end
+    whole = not asks_for_bytes(range_) and len(content) == end
     if not whole:
         headers["content-range"] = f"bytes {first}-{first + len(content) - 1}/{end}"
     return Response(content, 200 if whole else 206, headers, media_type="application/octet-stream")

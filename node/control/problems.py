@@ -58,7 +58,7 @@ async def on_http(request: Request, error: Exception) -> Response:
         headers, detail = {"allow": methods}, f"{request.method} is not for {path!r}: it takes {methods}."
     elif error.status_code == 404:
         why = why_absent(request.app.state.parts.settings, path)
-        detail = why or f"There is nothing at {path!r}; /openapi.json lists what there is."
+        detail = why or f"There is nothing at {path!r}; /api/v1/openapi.json lists what there is."
     return document(error.status_code, title, detail, headers, outcome=outcome_of(request.scope))
 
 

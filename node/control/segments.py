@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/v1", tags=["segments"])
 RANGE_BYTES_MAX = 16 << 20
 BLOCKS_MAX = 1000
 ENTRIES_MAX = 2_000_000
-RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
+RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))", re.ASCII | re.IGNORECASE)
 Name = Annotated[str, Path(pattern=r"^[0-9]{20}$")]
 Kind = Literal["data", "index"]
 Offset = Annotated[str | None, Query(max_length=20, pattern=r"^[0-9]+$")]
@@ -126,22 +126,28 @@ async def segment(
     first, last = parse_range(range_, end)
     content = await parts.bulk.read(lambda reader: reader.read_segment(kind, name, first, last - first + 1))
     headers = {"etag": tag, "accept-ranges": "bytes"}
-    whole = range_ is None and len(content) == end
+    whole = not asks_for_bytes(range_) and len(content) == end
     if not whole:
         headers["content-range"] = f"bytes {first}-{first + len(content) - 1}/{end}"
     return Response(content, 200 if whole else 206, headers, media_type="application/octet-stream")
 
 
+def asks_for_bytes(asked: str | None) -> bool:
+    """Whether there is a Range that counts: one of another unit than bytes is ignored (RFC 9110, 14.2)."""
+    return asked is not None and asked.strip().lower().startswith("bytes=")
+
+
 def parse_range(asked: str | None, end: int) -> tuple[int, int]:
-    """(first, last) byte, inclusive. Without a Range: from the start. Raises Problem."""
-    if asked is None:
+    """(first, last) byte, inclusive. Without a Range of bytes: from the start. Raises Problem."""
+    if asked is None or not asks_for_bytes(asked):
         if end == 0:
             return 0, -1
         return 0, min(end, RANGE_BYTES_MAX) - 1
     match = RANGE.fullmatch(asked.strip())
     if match is None:
-        raise Problem(416, "Range", f"{asked!r}: write bytes=FIRST-LAST.", headers={"content-range": f"bytes */{end}"})
-    first = int(match[1])
+        text = f"{asked!r}: write bytes=FIRST-LAST, bytes=FIRST- or bytes=-COUNT, one range."
+        raise Problem(416, "Range", text, headers={"content-range": f"bytes */{end}"})
+    first = int(match[1]) if match[1] else max(0, end - int(match[3]))
     last = min(int(match[2]) if match[2] else end - 1, end - 1, first + RANGE_BYTES_MAX - 1)
     if first >= end or last < first:
         text = f"The segment's durable end is at {end}."

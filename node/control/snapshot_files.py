@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from node.control.common import INT64_MAX, Json, PartsDep
 from node.control.problems import Problem
-from node.control.segments import parse_range
+from node.control.segments import asks_for_bytes, parse_range
 from node.control.snapshots import now_text
 from node.openapi_statuses import BYTES, gives, says
 from node.snapshots.directory import DATA, META, SEALED, Snapshot, read_snapshot, snapshots_in
@@ -61,7 +61,7 @@ async def snapshot_file(
 ) -> Response:
     """Raw bytes; at most 16 MiB at a time."""
     content, first, size_bytes = await parts.bulk.read(lambda reader: piece_of(reader, index, name, range_))
-    if range_ is None and len(content) == size_bytes:
+    if not asks_for_bytes(range_) and len(content) == size_bytes:
         return Response(content, 200, {"accept-ranges": "bytes"}, media_type="application/octet-stream")
     span = f"bytes {first}-{first + len(content) - 1}/{size_bytes}"
     headers = {"accept-ranges": "bytes", "content-range": span}

@@ -181,8 +181,8 @@ class Introspection:
         if leads and status.log.applied_index is None:
             _missing(unknown, "applied_index", NOT_SAID)
         if not leads:
-            _missing(unknown, "peers", ONLY_THE_LEADER)
-            _missing(unknown, "quorum_index", ONLY_THE_LEADER)
+            for field in ("peers", "quorum_index", "end_index", "committed_index", "applied_index"):
+                _missing(unknown, field, ONLY_THE_LEADER)
         answer = WatermarksView(
             as_of=wall_text(),
             engine="ok",

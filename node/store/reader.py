@@ -26,6 +26,7 @@ from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import ORIGIN, EntryMeta, TruncationRecord
+from node.store.recovery.plain_files import refuse_what_never_answers
 from node.store.recovery.survey import Finding, Survey, Trust
 from node.store.recovery.walk import SEALED_NEVER, Cursor, Walk, find_begin, first_index_in
 
@@ -69,8 +70,8 @@ class StoreReader:
         self.platform = platform
         if not (platform.names(self.directory) or platform.exists(self.directory)):
             raise StoreRefused(f"{self.directory} is no directory")
-        self.identity = read_identity(self.directory, platform)
-        known = self.identity
+        refuse_what_never_answers(self.directory, platform)
+        self.identity = known = read_identity(self.directory, platform)
         self.data_file_size = data_file_size or (known.data_file_size if known else self._length("data"))
         self.index_file_size = index_file_size or (known.index_file_size if known else self._length("index"))
         self._data = SegmentList(self.directory, "data", self.data_file_size, writable=False, platform=platform)
@@ -321,7 +322,7 @@ class StoreReader:
         report.problems[:0] = [one for one in unread if one.index is not None or one.file not in named]
         if report.end_index < durable:
             detail = f"the log ends at {report.end_index}, its checkpoint says durable up to {durable}"
-            report.problems.append(Finding("missing", report.end_index + 1, CHECKPOINT, detail))
+            report.problems.append(Finding("missing", report.end_index + 1, CHECKPOINT, detail, durable))
         if self.identity is not None:
             try:
                 load_hard_state(self.directory, has_entries=report.entries > 0, platform=self.platform)
@@ -348,12 +349,13 @@ class StoreReader:
         while gap is not None:
             name = self._index.name_at(gap)
             if name not in named:
-                found.append(Finding("missing", gap // INDEX_UNIT_BYTES, name, "the file is missing"))
+                stop = min(end, gap - gap % self.index_file_size + self.index_file_size) // INDEX_UNIT_BYTES
+                found.append(Finding("missing", gap // INDEX_UNIT_BYTES, name, "the file is missing", stop - 1))
             gap = self._index.first_gap(gap + self.index_file_size, end)
         slot = self._slot
         if slot is not None and self._saved_base() is None and slot.begin_index < begin_index:
             detail = f"the log begins at {begin_index}, its checkpoint says {slot.begin_index}"
-            found.append(Finding("missing", slot.begin_index, "data", detail))
+            found.append(Finding("missing", slot.begin_index, "data", detail, begin_index - 1))
         return found
 
     def inspect(self) -> dict[str, Any]:

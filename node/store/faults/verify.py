@@ -7,7 +7,7 @@ its own NOOP, and positions in heads that are not the true ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -83,11 +83,8 @@ class Verification:
         begin = self._survey.end.index
         problems: list[Finding] = []
         read_bytes = said_bytes = 0
-        java_at: int | None = None  # where among the problems a Java node went on
-        for item in self._survey.run():
+        for item in self._with_ends():
             found = [item] if isinstance(item, Finding) else list(self._check(item))
-            if self._survey.unsealed_from is not None and java_at is None:
-                java_at = len(problems)
             problems[-1:] = in_ranges([*problems[-1:], *found])
             del problems[PROBLEMS_MAX:]
             read_bytes += len(item.data) if isinstance(item, Slab) else 0
@@ -95,16 +92,28 @@ class Verification:
                 said_bytes = read_bytes
                 self._progress(self._entries)
         end = self._survey.end
-        if java_at is not None:
-            problems.insert(java_at, self._unsealed(end.index - 1))
+        if self._survey.unsealed_from is not None:
+            java = self._unsealed(end.index - 1, self._survey.unsealed_from)
+            before = [one for one in problems if one.index is None or one.index < self._survey.unsealed_from]
+            problems.insert(len(before), java)
         sealed = self._survey.sealed_count == self._entries and not any(one.kind == "crc_invalid" for one in problems)
         return VerifyReport(
             self._entries, begin, end.index - 1, self._terms[-1] if self._terms else -1, self._terms, sealed, problems
         )
 
-    def _unsealed(self, end_index: int) -> Finding:
-        first = self._survey.unsealed_from
-        assert first is not None
+    def _with_ends(self) -> Iterator[Slab | Finding]:
+        """The survey's items; a finding lasts until the next record that can be placed again."""
+        held: Finding | None = None
+        for item in self._survey.run():
+            if held is not None:
+                yield _until(held, item.first_index if isinstance(item, Slab) else item.index)
+            held = item if isinstance(item, Finding) else None
+            if isinstance(item, Slab):
+                yield item
+        if held is not None:
+            yield _until(held, self._survey.end.index)
+
+    def _unsealed(self, end_index: int, first: int) -> Finding:
         unit = read_unit(self._index, first)
         segment = self._data.find(unit.pos) if unit is not None else None
         detail = (
@@ -169,3 +178,10 @@ class Verification:
                 f"it says magic {magic}, pos {pos}, size {size}, index {said}, term {term}; "
                 f"the record says {', '.join(str(int(value)) for value in wanted[int(number)].tolist())}",
             )
+
+
+def _until(finding: Finding, next_index: int | None) -> Finding:
+    """With the last entry that it hides: the one before `next_index`."""
+    if finding.index is None or next_index is None or next_index - 1 <= finding.index:
+        return finding
+    return replace(finding, last_index=next_index - 1)

@@ -33,6 +33,17 @@ def refuse_what_is_no_file(directory: Path, platform: Platform) -> None:
         raise StoreRefused(f"{what}: {way}")
 
 
+def refuse_what_never_answers(directory: Path, platform: Platform) -> None:
+    """For who only reads: a link may lead to a file, all else than a file (a FIFO waits for its writer) is refused by
+    name. Raises StoreRefused."""
+    for name in (*READ_ONLY, *WRITTEN):
+        kind = platform.file_kind(directory / name)
+        if kind not in ("", FILE, LINK):
+            raise StoreRefused(
+                f"{directory / name} is a {kind}, not a file of this store: {_way_out(directory / name, kind)}"
+            )
+
+
 def what_is_no_file(directory: Path, platform: Platform) -> Iterator[tuple[str, str]]:
     """What is wrong with each of them, and what settles it."""
     for path, flags in _paths(directory, platform):

@@ -218,12 +218,14 @@ class DryRun:
     # --- names ---------------------------------------------------------------------------------------------------
     def _is_below(self, path: Path) -> bool:
         """Whether it is on the machine below and has not been removed here."""
-        if path in self._gone or not self._gone.isdisjoint(path.parents):
-            return False
-        return self._below.exists(path)
+        return not self._is_gone(path) and self._below.exists(path)
+
+    def _is_gone(self, path: Path) -> bool:
+        return path in self._gone or not self._gone.isdisjoint(path.parents)
 
     def names(self, directory: Path) -> list[str]:
-        found = {name for name in self._below.names(directory) if self._is_below(directory / name)}
+        """Also of links that lead nowhere."""
+        found = {name for name in self._below.names(directory) if not self._is_gone(directory / name)}
         found |= {path.name for path in (*self._files, *self._folders) if path.parent == directory}
         return sorted(found)
 
@@ -233,7 +235,7 @@ class DryRun:
     def file_kind(self, path: Path) -> str:
         if path in self._files:
             return FILE
-        return self._below.file_kind(path) if self._is_below(path) else ""
+        return "" if self._is_gone(path) else self._below.file_kind(path)
 
     def path_size(self, path: Path) -> int:
         file = self._files.get(path)

@@ -26,6 +26,7 @@ from typing import Final
 
 from node.background import Background, reason_of
 from node.children import apart, environment, python
+from node.private_files import keep_files_private
 from node.rereading import HangUp
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
@@ -305,6 +306,7 @@ async def _wait(stopping: asyncio.Event, seconds: float) -> bool:
 
 
 def main() -> int:
+    keep_files_private()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     try:
         return asyncio.run(supervise(sys.argv[1:]))

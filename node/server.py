@@ -34,6 +34,7 @@ from node.logs import Log
 from node.member_secret import make_secret, read_secrets
 from node.message_store.broker_kind import BrokerKind
 from node.printable import escaped
+from node.private_files import keep_files_private
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN, GroupKind
@@ -258,6 +259,7 @@ def _run(settings: Settings, log: Log, platform: Platform, reread: Reread | None
 
 
 def main(arguments: Sequence[str] | None = None, platform: Platform = OS) -> int:
+    keep_files_private()
     words = sys.argv[1:] if arguments is None else list(arguments)
     if "--help" in words:
         print(USAGE)

@@ -27,6 +27,7 @@ from node.config import Settings
 from node.http_server import BoundedServer, Places
 from node.logs import Log
 from node.priority import lower_priority
+from node.private_files import keep_files_private
 from node.rereading import Rereading
 from node.tls_files import ServerTls
 
@@ -132,6 +133,7 @@ def serve(
         return EXIT_USAGE
     log = Log("console", settings.log_level, settings.log_format)
     log.take_over()
+    keep_files_private()
     lower_priority()  # engines on the same machine go first; audits started here inherit it
     settings = replace(settings, port=listener.getsockname()[1])
     app = create_app(settings)

@@ -27,6 +27,7 @@ from app.demo.run import CONSOLE_PORT, CONTROL_PORT, START_WITHIN_S, DemoOptions
 from node.background import Background, reason_of
 from node.guardian import Guardian
 from node.message_client import ClientError, MessageProducer
+from node.private_files import keep_files_private
 
 PAIR: Final = "pair"
 ROLES: Final = {"m": "sync_master", "s1": "slave", "s2": "slave"}
@@ -196,6 +197,7 @@ async def run_pair_demo(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, partial(stopping.set))
+    keep_files_private()
     demo = PairDemo(options, demo_directory(options.directory), remark)
     if options.keep:
         (demo.directory / "keep").touch()

@@ -39,6 +39,7 @@ from node.client import LedgerClient
 from node.config import format_peers, split_address
 from node.guardian import Guardian
 from node.message_client import MessageProducer
+from node.private_files import keep_files_private
 from node.protocol.group_id import group_id_of
 
 GROUP: Final = "demo"
@@ -332,6 +333,7 @@ async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remar
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt)
+    keep_files_private()
     demo = Demo(options, demo_directory(options.directory), remark)
     if options.keep:
         (demo.directory / "keep").touch()

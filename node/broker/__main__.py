@@ -37,6 +37,7 @@ from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.write_files import OsDisk
+from node.private_files import keep_files_private
 from node.rereading import HangUp, Rereading
 
 EXIT_CRASHED: Final = 1
@@ -54,8 +55,8 @@ class LockHeld(MessageStoreError):
 def take_lock(data: Path) -> int:
     """A descriptor that holds the lock while it is open. Raises LockHeld, OSError."""
     folder = data / OURS
-    folder.mkdir(exist_ok=True)
-    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -140,6 +141,7 @@ def last_word(log: Log, code: int, error: BaseException) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
+    keep_files_private()
     try:
         settings = parse_node_arguments(arguments)
     except ConfigError as error:

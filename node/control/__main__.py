@@ -22,6 +22,7 @@ from node.control_tokens import TokensError
 from node.http_server import BoundedServer
 from node.logs import Log
 from node.priority import lower_priority
+from node.private_files import keep_files_private
 from node.tls_files import ServerTls
 
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
@@ -108,6 +109,7 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
+    keep_files_private()
     lower_priority()  # reading segments or answering a console must not cost appends their latency
     try:
         settings = parse_node_arguments(arguments)

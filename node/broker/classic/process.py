@@ -21,7 +21,7 @@ READY: Final = "broker"
 
 async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rereading: Rereading) -> None:
     """`rereading`: gets what this broker reads again. Raises OSError, MessageStoreError, PortTaken."""
-    settings.node.data.mkdir(parents=True, exist_ok=True)
+    settings.node.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = await asyncio.to_thread(open_files, settings)
     broker = ClassicBroker(
         settings, files, lambda kind, severity, reason: log.note(kind, severity, reason=reason), rereading

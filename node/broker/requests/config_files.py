@@ -58,7 +58,7 @@ class ConfigFiles:
     def write(self, files: dict[str, bytes]) -> None:
         """Raises OSError: then it is due again."""
         if files:
-            self._folder.mkdir(exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
         for name, data in files.items():
             path, fresh = self._folder / name, self._folder / f"{name}.tmp"
             with fresh.open("wb") as file:

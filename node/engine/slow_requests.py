@@ -4,9 +4,10 @@ A read of the socket may bring hundreds of them, and hundreds of connections may
 most half of the loop's time, however many wait: for as long as they took, none is served, and those of connections that
 have taken little yet an eighth: a flood of these is no reason for a leader to be late; a connection's are served in
 their order, and not while it has more answers to take than `ahead_bytes` says: as much as it took before, so that a new
-connection that takes nothing costs little, however often another one follows it; those of a connection that ended are
-dropped at once; how many wait of each is bounded, and more closely while many connections have some: each is several
-objects, and hundreds of thousands of them hold up the loop by being made, looked at by the collector, and freed.
+connection that takes nothing costs little, however often another one follows it; of those that take nothing a few are
+looked at again at a time, in turns; those of a connection that ended are dropped at once; how many wait of each is
+bounded, and more closely while many connections have some: each is several objects, and hundreds of thousands of them
+hold up the loop by being made, looked at by the collector, and freed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from node.transport.connection import Connection
@@ -27,6 +29,7 @@ WAITING_MAX: Final = 16  # of a connection: beyond it is not read from until non
 CROWD: Final = 256  # of all connections: then of each one only so many
 CROWDED_MAX: Final = 4
 LOOK_AGAIN_S: Final = 0.01
+LOOKED_AT_MAX: Final = 32  # of those that take nothing, each time: a look at a thousand of them holds the loop for 2 ms
 WAIT_NS_MIN: Final = 1_000_000  # timers have a grain of 1 ms: a shorter wait is added to the next one
 TOOK_NS_MAX: Final = (
     100_000_000  # none takes so long: the process was paused meanwhile, and that is no work to wait for
@@ -92,8 +95,8 @@ class SlowRequests:
         self._due = False
         now_ns = self._now_ns()
         if now_ns >= self._look_again_ns:
-            self._waiting |= self._not_taking
-            self._not_taking.clear()
+            for one in list(islice(self._not_taking, LOOKED_AT_MAX)):
+                self._waiting[one] = self._not_taking.pop(one)
             self._look_again_ns = now_ns + round(LOOK_AGAIN_S * 1e9)
         while self._waiting:
             connection = next(iter(self._waiting))

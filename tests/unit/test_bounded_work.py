@@ -22,6 +22,8 @@ from node.engine.slow_requests import (
     ANSWER_BYTES_FIRST,
     CROWD,
     CROWDED_MAX,
+    LOOK_AGAIN_S,
+    LOOKED_AT_MAX,
     NEW_BYTES,
     SHARE,
     SHARE_OF_NEW,
@@ -235,6 +237,43 @@ def test_those_who_take_no_answers_cost_the_others_nothing() -> None:
     while loop.next:
         loop.next.pop()[1]()
     assert "deaf 3" not in served
+
+
+def test_of_many_who_take_no_answers_a_few_are_looked_at_at_a_time_and_none_is_forgotten() -> None:
+    """A thousand of them were looked at a hundred times a second: a fifth of a core, for as long as they stayed."""
+    loop, looks, served = LoopAlone(), list[int](), list[int]()
+    slow = SlowRequests(loop, lambda: loop.now_ns)  # type: ignore[arg-type]
+
+    class Deaf(Asking):
+        takes = False
+
+        @property
+        def backlog_bytes(self) -> int:  # type: ignore[override]
+            looks.append(loop.now_ns)
+            return 0 if self.takes else ANSWER_BYTES_AHEAD + 1
+
+        @backlog_bytes.setter
+        def backlog_bytes(self, _given: int) -> None: ...
+
+    def until(end_ns: int) -> None:
+        while loop.next and loop.next[-1][0] <= end_ns:
+            at_ns, call = loop.next.pop()
+            loop.now_ns = max(loop.now_ns, at_ns)
+            call()
+
+    crowd, second_ns = [Deaf() for _ in range(1000)], 1_000_000_000
+    for number, one in enumerate(crowd):
+        slow.add(one, partial(served.append, number))  # type: ignore[arg-type]
+    until(0)
+    looks.clear()
+    until(second_ns)
+    a_look = 3  # each asks for it so often at most
+    assert len(crowd) <= len(looks) <= a_look * LOOKED_AT_MAX * (1 / LOOK_AGAIN_S + 1)
+    assert not served
+    for one in crowd[::7]:
+        one.takes = True
+    until(2 * second_ns)
+    assert sorted(served) == list(range(len(crowd)))[::7]
 
 
 def test_a_connection_may_have_as_much_to_take_as_it_took_before() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
 from node.control.common import INT64_MAX, Cursor, Json, Limit, PartsDep
-from node.control.entries import As, entry_json
+from node.control.entry_pages import As, EntryPage
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
-from node.protocol.entry import Entry
 from node.store.reader import StoreReader
 from node.views.answers import TruncatedEntries, Truncation, Truncations
 
@@ -80,10 +78,13 @@ async def truncation_entries(
     start = int(cursor) if cursor is not None else from_
     first = 0 if start is None else start
 
-    def read(reader: StoreReader) -> list[Entry]:
-        """Not all of it: a whole log may have been archived."""
-        return list(islice((one for one in reader.truncation_entries(seq) if one.index >= first), limit + 1))
+    def read(reader: StoreReader) -> tuple[list[Json], str | None]:
+        """A page, and where the next one begins. Not all of it: a whole log may have been archived."""
+        page = EntryPage(as_)
+        for one in reader.truncation_entries(seq):
+            if one.index >= first and (len(page.items) == limit or not page.add(one)):
+                return page.items, str(one.index)
+        return page.items, None
 
-    wanted = await parts.files.read(read)
-    more = str(wanted[limit].index) if len(wanted) > limit else None
-    return {"id": seq, "items": [entry_json(one, as_) for one in wanted[:limit]], "next": more}
+    items, more = await parts.files.read(read)
+    return {"id": seq, "items": items, "next": more}

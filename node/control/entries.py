@@ -7,9 +7,9 @@ the committed index is shown unless `view=raw` asks for the local log. An append
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import json
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -20,13 +20,14 @@ from starlette.responses import JSONResponse, Response
 
 from node.control.common import INT64_MAX, Begin, Index, Json, Parts, PartsDep, not_leader
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.entry_pages import As, EntryPage, entry_json
 from node.control.log_files import FileMarks
 from node.control.problems import Problem
 from node.control.read_modes import MODES, Linearizable
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.entry import BytesLike, Entry, EntryError, Magic, seal_of, unpack_record
+from node.protocol.entry import BytesLike, EntryError, unpack_record
 from node.store.errors import StoreCorrupt
 from node.store.reader import StoreReader
 from node.transport.slab_frames import (
@@ -47,13 +48,10 @@ from node.views.state import LogView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
 T = TypeVar("T")
-As = Annotated[Literal["text", "json", "hex", "base64"], Query(alias="as")]
 View = Literal["committed", "raw"]
 APPEND_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 5.0
-ANSWER_BODY_BYTES_MAX = 8 << 20
 OCTETS_MAX = 4 << 20
-JSON_DEPTH_MAX = 64
 CONSISTENCY: Final[dict[View, str]] = {
     "committed": "stale: committed here when it was read", "raw": "local: may be truncated",
 }  # fmt: skip
@@ -67,47 +65,6 @@ BUSY = frozenset(
         ResponseCode.TERM_NOT_READY,
     }
 )
-
-
-def entry_json(entry: Entry, as_: str) -> Json:
-    """Bodies are bytes; a form that cannot carry them says so instead of losing some."""
-    known = {
-        "index": entry.index,
-        "term": entry.term,
-        "magic": Magic(entry.magic).name,
-        "pos": entry.pos,
-        "size_bytes": entry.size,
-        "body_bytes": len(entry.body),
-        "body_crc": entry.body_crc,
-        "chain_crc": entry.chain_crc,
-        # Whether the body still matches its own CRC; "unsealed": written by DLedger, which fills none.
-        "seal": seal_of(entry, None).value,
-    }
-    if as_ == "hex":
-        return {**known, "as": "hex", "body": entry.body.hex()}
-    if as_ == "base64":
-        return {**known, "as": "base64", "body": base64.b64encode(entry.body).decode()}
-    try:
-        text = entry.body.decode()
-        return {**known, "as": as_, "body": json_value(text) if as_ == "json" and text else text}
-    except (UnicodeDecodeError, ValueError, RecursionError):
-        body = base64.b64encode(entry.body).decode()
-        return {**known, "as": "base64", "body": body, "note": f"the body is not {as_}"}
-
-
-def json_value(text: str) -> Any:
-    """A value that an answer can carry: ValueError for NaN, half surrogate pairs, and nesting beyond JSON_DEPTH_MAX."""
-    value = json.loads(text)
-    if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
-        level, depth = [value], 0
-        while level:
-            depth += 1
-            if depth > JSON_DEPTH_MAX:
-                raise ValueError(f"nested deeper than {JSON_DEPTH_MAX}")
-            nested = [one for one in level if isinstance(one, (dict, list))]
-            level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
-    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    return value
 
 
 @router.get("/entries", responses=says(Entries))
@@ -151,19 +108,17 @@ async def entries(
 
 
 def collect(reader: StoreReader, first: int, last: int, as_: str) -> list[Json]:
-    """At most 8 MiB of bodies. A damaged record is shown as what it is, among its sound neighbours."""
-    found: list[Json] = []
-    held = 0
+    """As many as one answer has room for. A damaged record is shown as what it is, among its sound neighbours."""
+    page = EntryPage(as_)
     for index in range(first, last + 1):
         try:
             entry = reader.entry(index)
         except (StoreCorrupt, EntryError) as error:
-            found.append({"index": index, "body": None, "problem": str(error)})
+            page.items.append({"index": index, "body": None, "problem": str(error)})
             continue
-        if entry is None or ((held := held + entry.size) > ANSWER_BODY_BYTES_MAX and found):
+        if entry is None or not page.add(entry):
             break
-        found.append(entry_json(entry, as_))
-    return found
+    return page.items
 
 
 async def top_of(parts: Parts, state: StateView, view: View) -> Json:
@@ -203,19 +158,25 @@ async def linearizable(
             raise below_begin(from_, answer.first_index)
         text = "The quorum could not confirm the read; try again."
         raise Problem(503, "Not confirmed", text, headers=RETRY, code=int(answer.code))
-    items: list[Json] = []
-    offset = 0
     try:
-        while offset < len(answer.records) and len(items) < limit:
-            entry = unpack_record(answer.records, offset)
-            items.append(entry_json(entry, as_))
-            offset += entry.size
+        items = await asyncio.to_thread(unpacked, answer.records, limit, as_)
     except EntryError as error:
         raise Problem(500, "A broken entry", str(error), code=int(ResponseCode.DISK_ERROR)) from None
     following = from_ + len(items)
     known = {"as_of": now_text(), "engine": "ok", "view": "committed", "consistency": "linearizable"}
     more = str(following) if items and following <= answer.committed_index else None
     return {**known, "committed_index": answer.committed_index, "items": items, "next": more}
+
+
+def unpacked(records: BytesLike, limit: int, as_: str) -> list[Json]:
+    """As many of these records as one answer has room for. Raises EntryError."""
+    page, offset = EntryPage(as_), 0
+    while offset < len(records) and len(page.items) < limit:
+        entry = unpack_record(records, offset)
+        if not page.add(entry):
+            break
+        offset += entry.size
+    return page.items
 
 
 @router.get("/entries/{index}", responses=says(OneEntry))
@@ -243,7 +204,7 @@ async def entry(
     if found is None:
         raise no_entry(view, **top)
     known = {"as_of": now_text(), "engine": state.engine, "view": view, "consistency": CONSISTENCY[view]}
-    return known | entry_json(found, as_)
+    return known | await asyncio.to_thread(entry_json, found, as_)
 
 
 def check_view(view: View) -> None:

@@ -16,7 +16,7 @@ from app.commands.common import Failure
 from app.commands.ledger import Split, bodies_of
 from app.console.packing import pack, unpack
 from node.config import ConfigError, load
-from node.control.entries import entry_json
+from node.control.entry_pages import entry_json
 from node.control.problems import Problem
 from node.control.segments import parse_range
 from node.protocol.codes import VoterState

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.config import ConfigError, load
-from node.control.entries import JSON_DEPTH_MAX, entry_json
+from node.control.entry_pages import JSON_DEPTH_MAX, entry_json
 from node.protocol.codes import VoterState
 from node.protocol.entry import TERM_MAX, Entry, crc32
 from node.store.errors import StoreRefused

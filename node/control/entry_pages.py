@@ -1,0 +1,89 @@
+"""Entries as an answer shows them: one by one, and as many as one answer has room for.
+
+Invariants: an answer has at most ANSWER_BODY_BYTES_MAX of records and, shown as JSON, VALUES_MAX values in their bodies
+(a value takes some 60 bytes and 1 us where its text takes 2 bytes), or one entry; a body that cannot be shown as asked
+is shown in another form, and says why.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Query
+
+from node.control.common import Json
+from node.protocol.entry import Entry, Magic, seal_of
+
+As = Annotated[Literal["text", "json", "hex", "base64"], Query(alias="as")]
+ANSWER_BODY_BYTES_MAX: Final = 8 << 20
+VALUES_MAX: Final = 50_000
+JSON_DEPTH_MAX: Final = 64
+
+
+class EntryPage:
+    """The entries of one answer. `items` may be given others beside: what cannot be read."""
+
+    def __init__(self, as_: str) -> None:
+        self.items: list[Json] = []
+        self._as = as_
+        self._left_bytes, self._left_values = ANSWER_BODY_BYTES_MAX, VALUES_MAX
+
+    def add(self, entry: Entry) -> bool:
+        """False: there is no room left for it."""
+        self._left_bytes -= entry.size
+        if self._as == "json":
+            self._left_values -= values_in(entry.body)
+        if self.items and min(self._left_bytes, self._left_values) < 0:
+            return False
+        self.items.append(entry_json(entry, self._as))
+        return True
+
+
+def values_in(body: bytes) -> int:
+    """At least as many as there are in this JSON: what separates them in a text counts, too."""
+    return 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def entry_json(entry: Entry, as_: str) -> Json:
+    """Bodies are bytes; a form that cannot carry them says so instead of losing some."""
+    known = {
+        "index": entry.index,
+        "term": entry.term,
+        "magic": Magic(entry.magic).name,
+        "pos": entry.pos,
+        "size_bytes": entry.size,
+        "body_bytes": len(entry.body),
+        "body_crc": entry.body_crc,
+        "chain_crc": entry.chain_crc,
+        # Whether the body still matches its own CRC; "unsealed": written by DLedger, which fills none.
+        "seal": seal_of(entry, None).value,
+    }
+    if as_ == "hex":
+        return {**known, "as": "hex", "body": entry.body.hex()}
+    if as_ == "base64":
+        return {**known, "as": "base64", "body": base64.b64encode(entry.body).decode()}
+    try:
+        text = entry.body.decode()
+        if as_ == "json" and values_in(entry.body) > VALUES_MAX:
+            return {**known, "as": "text", "body": text, "note": f"the body may have more than {VALUES_MAX} values"}
+        return {**known, "as": as_, "body": json_value(text) if as_ == "json" and text else text}
+    except (UnicodeDecodeError, ValueError, RecursionError):
+        body = base64.b64encode(entry.body).decode()
+        return {**known, "as": "base64", "body": body, "note": f"the body is not {as_}"}
+
+
+def json_value(text: str) -> Any:
+    """A value that an answer can carry: ValueError for NaN, half surrogate pairs, and nesting beyond JSON_DEPTH_MAX."""
+    value = json.loads(text)
+    if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
+        level, depth = [value], 0
+        while level:
+            depth += 1
+            if depth > JSON_DEPTH_MAX:
+                raise ValueError(f"nested deeper than {JSON_DEPTH_MAX}")
+            nested = [one for one in level if isinstance(one, (dict, list))]
+            level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return value

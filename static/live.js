@@ -161,7 +161,7 @@ if (root) {
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
-// A page without a stream: htmx asks for parts of it again by itself (an operation, a pair, messages), or nothing does
+// A page without a stream: htmx asks for parts of it again by itself (an operation, a pair), or nothing does
 // (a log, a trail), and then this asks whether the console still answers. An error answer replaces nothing, so it is
 // said; a frozen server sends none for htmx's whole minute, so the watchdog says that, too.
 document.addEventListener("htmx:response:error", () => showStale(true));

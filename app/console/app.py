@@ -29,7 +29,7 @@ from app.api import router as api_router
 from app.api.cluster_models import About
 from app.console import errors, live_routes, login
 from app.console.console import Console
-from app.console.live import Fragment, Hub, LiveKey
+from app.console.live import Hub, LiveKey, Renderer
 from app.console.login import half_logins
 from app.console.oidc_login import begun_logins
 from app.console.settings import ConsoleSettings
@@ -239,9 +239,8 @@ def live_pages() -> Mapping[str, Any]:
     return pages
 
 
-def renderer(app: FastAPI, console: Console) -> Any:
-    def render(key: LiveKey) -> Sequence[Fragment]:
-        fragments: Sequence[Fragment] = app.state.live_pages[key.page](console, key)
-        return fragments
+def renderer(app: FastAPI, console: Console) -> Renderer:
+    def render(key: LiveKey) -> Any:
+        return app.state.live_pages[key.page](console, key)
 
     return render

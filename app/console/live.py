@@ -1,5 +1,8 @@
 """Live pages: one event stream per page; a fragment is rendered once per (page, group, node, role) and broadcast.
 
+What a page shows is known here (of groups: from their samples), or is asked of control planes each time it is drawn
+(messages); then its renderer is awaited, and the pause until the next time is longer.
+
 Invariants: a topic renders only while somebody listens, at most twice a second, and sends only what changed. A slow
 reader misses intermediate states, never the newest, and holds at most one copy of each fragment. `beat` goes out every
 2 s even when nothing changes: a page without one knows that it is stale. A stream whose session died says `expired` and
@@ -15,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from app.console.errors import NotFound
+from app.console.errors import ConsoleError
 from app.db.base import rfc3339, utc_now
 from app.security.roles import ALL, Sight
 from node.background import Background
@@ -23,6 +26,7 @@ from node.background import Background
 log = logging.getLogger(__name__)
 
 RENDER_INTERVAL_S = 0.5
+ASKED_INTERVAL_S = 1.0  # between two questions to control planes
 BEAT_S = 2.0
 SUBSCRIBERS_MAX = 400  # the server has more connections than that
 SUBSCRIBERS_PER_LOGIN = 100
@@ -33,7 +37,8 @@ SESSION_CHECK_BEATS = 5
 class LiveKey:
     """What a fragment may depend on: nothing that differs between two people of one role who see the same groups.
 
-    `role` is that on the group; `sight` matters on pages of several groups.
+    `role` is that on the group; `sight` matters on pages of several groups; `name` is that of a message topic or of a
+    group of consumers.
     """
 
     page: str
@@ -41,6 +46,7 @@ class LiveKey:
     node_id: str | None
     role: str
     sight: Sight = ALL
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,14 @@ class Fragment:
     html: str
 
 
-Renderer = Callable[[LiveKey], Sequence[Fragment]]
+# Awaitable: what it draws is asked of control planes.
+Renderer = Callable[[LiveKey], Sequence[Fragment] | Awaitable[Sequence[Fragment]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    fragments: Sequence[Fragment]
+    again_in_s: float
 
 
 def encode(event: str, data: str) -> bytes:
@@ -113,10 +126,17 @@ class Hub:
         self.stop()
         await self.background.stop()
 
-    def check(self, key: LiveKey) -> None:
+    async def drawn(self, key: LiveKey) -> Drawn:
+        """Drawn now, and when that is to be done again. Raises what its renderer raises."""
+        fragments = self.render(key)
+        if isinstance(fragments, Awaitable):
+            return Drawn(await fragments, ASKED_INTERVAL_S)
+        return Drawn(fragments, RENDER_INTERVAL_S)
+
+    async def check(self, key: LiveKey) -> None:
         """Raises what its renderer raises, while that can still be the whole answer."""
         if key not in self.topics:
-            self.render(key)
+            await self.drawn(key)
 
     async def stream(
         self, key: LiveKey, alive: Callable[[], Awaitable[bool]], credential: str = ""
@@ -126,13 +146,14 @@ class Hub:
         What it was to show may be over before its first byte: it ends then too, and the page, which asks again, gets
         the 404.
         """
-        subscriber = Subscriber()
-        try:
-            topic = self.join(key, subscriber)
-        except NotFound:
-            return
+        subscriber, topic = Subscriber(), None
+        self.count += 1
         self.readers[credential] += 1
         try:
+            drawn = None if key in self.topics else await self.drawn(key)
+            if self.stopping.is_set():
+                return
+            topic = self.join(key, subscriber, drawn)
             yield encode("beat", rfc3339(utc_now())) + subscriber.take()
             beats, next_beat = 0, asyncio.get_running_loop().time() + BEAT_S
             while not (self.stopping.is_set() or subscriber.ended):
@@ -149,52 +170,55 @@ class Hub:
                     data += encode("beat", rfc3339(utc_now()))
                 if data:
                     yield data
+        except ConsoleError:
+            return
         finally:
-            self.leave(topic, subscriber)
+            if topic is not None:
+                self.leave(topic, subscriber)
+            self.count -= 1
             self.readers[credential] -= 1
             if self.readers[credential] <= 0:
                 del self.readers[credential]
 
-    def join(self, key: LiveKey, subscriber: Subscriber) -> Topic:
+    def join(self, key: LiveKey, subscriber: Subscriber, drawn: Drawn | None) -> Topic:
+        """`drawn` begins a topic that nobody else began meanwhile."""
         topic = self.topics.get(key)
         if topic is None:
-            topic = Topic(key)
-            self.refresh(topic)
-            self.topics[key] = topic
-            topic.task = self.background.run(f"live {key.page}", self.run(topic))
+            assert drawn is not None
+            topic = self.topics[key] = Topic(key)
+            self.hand_on(topic, drawn.fragments)
+            topic.task = self.background.run(f"live {key.page}", self.run(topic, drawn.again_in_s))
         topic.subscribers.add(subscriber)
-        self.count += 1
         for name, encoded in topic.last.items():
             subscriber.give(name, encoded)
         return topic
 
     def leave(self, topic: Topic, subscriber: Subscriber) -> None:
         topic.subscribers.discard(subscriber)
-        self.count -= 1
         if not topic.subscribers:
             if self.topics.get(topic.key) is topic:
                 del self.topics[topic.key]
             if topic.task is not None:
                 topic.task.cancel()
 
-    async def run(self, topic: Topic) -> None:
+    async def run(self, topic: Topic, again_in_s: float) -> None:
         while True:
-            await asyncio.sleep(RENDER_INTERVAL_S)
+            await asyncio.sleep(again_in_s)
             try:
-                self.refresh(topic)
+                self.hand_on(topic, (await self.drawn(topic.key)).fragments)
             except Exception as error:
                 # A page that is not rendered must not look alive: end its streams, they will ask again and get the
                 # error.
-                if not isinstance(error, NotFound):
+                if not isinstance(error, ConsoleError):
                     log.exception("rendering %s failed", topic.key)
                 self.topics.pop(topic.key, None)
                 for subscriber in topic.subscribers:
                     subscriber.end()
                 return
 
-    def refresh(self, topic: Topic) -> None:
-        """Renders once and hands on what changed."""
-        for place, fragment in enumerate(self.render(topic.key)):
+    def hand_on(self, topic: Topic, fragments: Sequence[Fragment]) -> None:
+        """What changed, to all that listen."""
+        for place, fragment in enumerate(fragments):
             name = fragment.event or f"#{place}"
             encoded = encode(fragment.event, fragment.html)
             if topic.last.get(name) != encoded:

@@ -22,9 +22,10 @@ router = APIRouter(include_in_schema=False)
 NODE_IS_AN_AUDIT: Final = frozenset({"audit"})
 STREAM_HEADERS = {"x-accel-buffering": "no", "cache-control": "no-store"}
 Id = Annotated[str | None, Query(max_length=64)]
+Name = Annotated[str, Query(max_length=255)]  # of a message topic, or of a group of consumers
 
 
-def key_of(request: Request, page: str, cluster: str | None, node: str | None) -> LiveKey:
+def key_of(request: Request, page: str, cluster: str | None, node: str | None, name: str) -> LiveKey:
     if page not in request.app.state.live_pages:
         raise NotFound(f"There is no live page called {page!r}.")
     viewer: Viewer = request.state.viewer
@@ -37,21 +38,21 @@ def key_of(request: Request, page: str, cluster: str | None, node: str | None) -
         raise NotFound("A node is one of a group: name the cluster as well.", title="Unknown node")
     if cluster is None:
         return LiveKey(page, None, None, viewer.role, viewer.sight)
-    return LiveKey(page, cluster, node, viewer.role_on(cluster))
+    return LiveKey(page, cluster, node, viewer.role_on(cluster), name=name)
 
 
 @router.get("/live/{page}")
-async def live(request: Request, page: str, cluster: Id = None, node: Id = None) -> Response:
+async def live(request: Request, page: str, cluster: Id = None, node: Id = None, name: Name = "") -> Response:
     hub: Hub = request.app.state.hub
     viewer: Viewer = request.state.viewer
     credential = f"{viewer.via} {viewer.credential_id}"
+    key = key_of(request, page, cluster, node, name)
+    await hub.check(key)
     if hub.count >= SUBSCRIBERS_MAX or hub.readers[credential] >= SUBSCRIBERS_PER_LOGIN:
         raise ConsoleError(
             "Too many open pages.", status=503, title="Busy", action="Close some; this page polls.",
             headers={"retry-after": "5"},
         )  # fmt: skip
-    key = key_of(request, page, cluster, node)
-    hub.check(key)
 
     async def alive() -> bool:
         try:
@@ -65,7 +66,7 @@ async def live(request: Request, page: str, cluster: Id = None, node: Id = None)
 
 
 @router.get("/live/{page}/snapshot")
-async def snapshot(request: Request, page: str, cluster: Id = None, node: Id = None) -> Response:
+async def snapshot(request: Request, page: str, cluster: Id = None, node: Id = None, name: Name = "") -> Response:
     hub: Hub = request.app.state.hub
-    fragments = hub.render(key_of(request, page, cluster, node))
-    return HTMLResponse("\n".join(one.html for one in fragments))
+    drawn = await hub.drawn(key_of(request, page, cluster, node, name))
+    return HTMLResponse("\n".join(one.html for one in drawn.fragments))

@@ -1,8 +1,7 @@
 """The pages "Messages" of a broker group: brokers and their roles, topics and queues, groups of consumers and their
 lag, messages as they lie; a test message, and where a group goes on.
 
-Everything is asked of the control planes when a page is drawn (`/api/v1/broker`, `topics`, `consumer-groups`,
-`messages` of a node); a page that stays open asks again every few seconds.
+Everything is asked of the control planes when a page is drawn, and again while it is open (`message_live`).
 
 Invariants: bodies are read behind the gate's right for them; what changes something is a form, shows first what it
 would do where that can be known, and ends on a page that says what came of it.
@@ -10,39 +9,23 @@ would do where that can be known, and ends on a page that says what came of it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
-from pydantic import BaseModel, ValidationError
 from starlette.responses import RedirectResponse, Response
 
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
-from app.console import messages_view as drawn
-from app.console import proxy
 from app.console.console import Console
-from app.console.errors import ConsoleError, Invalid, NodeUnreachable
-from app.console.messages_view import MemberBroker
-from app.health.group_view import GroupView
-from node.views.message_answers import (
-    OVERDUE_MS,
-    Broker,
-    ConsumerGroups,
-    Messages,
-    OffsetsReset,
-    OneConsumerGroup,
-    Produced,
-    Queues,
-    Topic,
-    Topics,
-)
+from app.console.errors import ConsoleError, Invalid
+from app.console.message_live import LIVE, ask, base, change, group_context, overview_context, topic_context
+from node.views.message_answers import Messages, OffsetsReset, Produced
+
+__all__ = ["LIVE", "router"]
 
 Context = Mapping[str, object]
-A = TypeVar("A", bound=BaseModel)
 router = APIRouter(include_in_schema=False)
-LISTED: Final = 200
 FOUND: Final = 16
 Name = Annotated[str, Query(max_length=255)]
 FormName = Annotated[str, Form(max_length=255)]
@@ -54,88 +37,21 @@ def page(request: Request, name: str, context: Context) -> Response:
     return answer
 
 
-def read(kind: type[A], said: Any) -> A:
-    """Raises NodeUnreachable for what no control plane of ours answers."""
-    try:
-        return kind.model_validate(said)
-    except ValidationError:
-        raise NodeUnreachable("The control plane answers something else than is expected here.", code="odd") from None
-
-
-async def ask(console: Console, cluster_id: str, kind: type[A], path: str, **params: Any) -> A:
-    """Of the leader's control plane, or of any that answers. Raises ConsoleError."""
-    return read(kind, await console.ask(cluster_id, path, **params))
-
-
-async def change(console: Console, cluster_id: str, kind: type[A], method: str, path: str, body: Any) -> A:
-    """By the leader's control plane. Raises ConsoleError."""
-    _, url = console.control_url(cluster_id, None)
-    return read(kind, await console.nodes.json(method, url, path, json=body))
-
-
-async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:
-    answers = await proxy.from_all(console.nodes, view.members, "broker")
-    found: list[MemberBroker] = []
-    for one, said in zip(view.members, answers, strict=True):
-        try:
-            if isinstance(said, ConsoleError):
-                raise said
-            found.append(MemberBroker(one.id, read(Broker, said)))
-        except ConsoleError as error:
-            found.append(MemberBroker(one.id, None, error.detail))
-    return found
-
-
-def base(view: GroupView) -> dict[str, object]:
-    return {"view": view, "cluster": view.cluster, "drawn": drawn, "path": f"/clusters/{view.cluster.id}/messages"}
-
-
 # --- what there is ----------------------------------------------------------------------------------------------------
 @router.get("/clusters/{cluster_id}/messages")
-async def overview(request: Request, cluster_id: ClusterId, console: ConsoleDep, system: bool = False) -> Response:
-    view = console.group_view(cluster_id)
-    brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, cluster_id, system))
-    context = {
-        **base(view),
-        "brokers": [drawn.row_of(one) for one in brokers],
-        "sentence_": drawn.sentence_of(brokers),
-        "changes": drawn.timeline_of(brokers),
-        "master": drawn.master_of(brokers),
-        "overdue_ms": OVERDUE_MS,
-        "kept": drawn.kept_in_words(brokers),
-        "topics": listed[0],
-        "groups": listed[1],
-        "error": listed[2],
-        "system": system,
-    }
-    return page(request, "overview", context)
-
-
-async def lists(console: Console, cluster_id: str, system: bool) -> tuple[Topics | None, ConsumerGroups | None, str]:
-    """Topics and groups, or why they are not known."""
-    asked: dict[str, int | str | None] = {"limit": LISTED, "system": "true" if system else None}
-    try:
-        topics = await ask(console, cluster_id, Topics, "topics", **asked)
-        return topics, await ask(console, cluster_id, ConsumerGroups, "consumer-groups", **asked), ""
-    except ConsoleError as error:
-        return None, None, error.detail
+async def overview(
+    request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep, system: bool = False
+) -> Response:
+    role = viewer.role_on(cluster_id)
+    return page(request, "overview", await overview_context(console, cluster_id, role, system=system))
 
 
 @router.get("/clusters/{cluster_id}/messages/topics/{topic}")
 async def topic_page(
-    request: Request, cluster_id: ClusterId, topic: str, console: ConsoleDep, sent: Name = ""
+    request: Request, cluster_id: ClusterId, topic: str, console: ConsoleDep, viewer: ViewerDep, sent: Name = ""
 ) -> Response:
-    view, path = console.group_view(cluster_id), f"topics/{quote(topic, safe='')}"
-    described, queues, groups = await asyncio.gather(
-        ask(console, cluster_id, Topic, path),
-        ask(console, cluster_id, Queues, f"{path}/queues", limit=LISTED),
-        ask(console, cluster_id, ConsumerGroups, "consumer-groups", limit=LISTED),
-    )
-    readers = [
-        one for one in groups.items if topic in one.topics or topic in {each.topic for each in one.subscriptions}
-    ]
-    context = {**base(view), "topic": described, "queues": queues, "groups": readers, "sent": sent}
-    return page(request, "topic", context)
+    context = await topic_context(console, cluster_id, viewer.role_on(cluster_id), topic)
+    return page(request, "topic", {**context, "sent": sent})
 
 
 @router.get("/clusters/{cluster_id}/messages/groups/{group}")
@@ -145,8 +61,7 @@ async def group_page(
     time: Annotated[str, Query(max_length=64)] = "", done: bool = False,
 ) -> Response:  # fmt: skip
     """With `topic` also what a reset of its offsets would do."""
-    view = console.group_view(cluster_id)
-    found = await ask(console, cluster_id, OneConsumerGroup, f"consumer-groups/{quote(group, safe='')}")
+    drawn = await group_context(console, cluster_id, viewer.role_on(cluster_id), group)
     would, refused = None, ""
     if topic and not done:
         try:
@@ -154,23 +69,13 @@ async def group_page(
         except ConsoleError as error:
             refused = error.detail
     asked = {"topic": topic, "to": to, "offset": offset, "time": time}
-    queues = sorted(found.queues, key=lambda one: one.lag_messages or 0, reverse=True)
-    context = {
-        **base(view),
-        "group": found,
-        "queues": queues,
-        "would": would,
-        "refused": refused,
-        "asked": asked,
-        "done": done,
-    }
-    return page(request, "group", context)
+    return page(request, "group", {**drawn, "would": would, "refused": refused, "asked": asked, "done": done})
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 @router.get("/clusters/{cluster_id}/messages/find")
 async def find(
-    request: Request, cluster_id: ClusterId, console: ConsoleDep,
+    request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep,
     topic: Name = "", key: Annotated[str, Query(max_length=4096)] = "",
     id_: Annotated[str, Query(alias="id", max_length=128)] = "", queue_id: Name = "", queue_offset: Name = "",
     since: Annotated[str, Query(max_length=64)] = "", cursor: Name = "",
@@ -190,7 +95,8 @@ async def find(
             found = await ask(console, cluster_id, Messages, "messages", limit=FOUND, cursor=cursor or None, **given)
         except ConsoleError as problem:
             error = problem.detail
-    return page(request, "find", {**base(view), "asked": asked, "found": found, "error": error})
+    drawn = base(view, viewer.role_on(cluster_id))
+    return page(request, "find", {**drawn, "asked": asked, "found": found, "error": error})
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------

@@ -20,9 +20,13 @@ def example(operation: str) -> Json:
 
 
 class BrokerGroup(FakeGroup):
-    """Answers as a node's own examples say; `silent`: whose broker is down."""
+    """Answers as a node's own examples say; `silent`: whose broker is down; by the path below `/api/v1`: `changed`
+    has other values of some fields, `gone` is what there is not.
+    """
 
     silent: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
+    changed: Json = {}  # noqa: RUF012 - replaced, never changed in place
     has_brokers = True
 
     def answer(self, node: FakeNode, request: httpx2.Request, path: list[str]) -> tuple[int, Json]:
@@ -43,5 +47,8 @@ class BrokerGroup(FakeGroup):
             rest = "".join(f"/{one}" for one in path[2:])
             if params.get("key") == "nobody's":
                 return 422, {"title": "Invalid request", "detail": "key: not with the way that was chosen"}
-            return 200, example(f"{method} /api/v1/{path[0]}{named if len(path) > 1 else ''}{rest}")
+            if (at := "/".join(path)) in self.gone:
+                return 404, {"title": "Not found", "detail": f"There is no {at}."}
+            said = example(f"{method} /api/v1/{path[0]}{named if len(path) > 1 else ''}{rest}")
+            return 200, said | self.changed.get(at, {})
         return super().answer(node, request, path)

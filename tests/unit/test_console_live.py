@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.console import live as live_module
-from app.console.errors import NotFound
+from app.console.errors import NodeUnreachable, NotFound
 from app.console.live import Fragment, Hub, LiveKey, encode
 from tests.unit.console_kit import run, running
 
@@ -176,12 +176,72 @@ def test_what_is_over_before_its_stream_begins_ends_it_without_a_word_in_the_log
             assert all([b"event: a" not in chunk async for chunk in stream])
             assert [chunk async for chunk in hub.stream(KEY, yes)] == []
         with pytest.raises(NotFound):
-            hub.check(KEY)
+            await hub.check(KEY)
         assert hub.topics == {} and hub.count == 0
         await hub.close()
 
     run(work())
     assert caplog.text == ""
+
+
+@pytest.mark.usefixtures("fast")
+def test_what_is_asked_for_is_asked_once_for_all_and_ends_when_no_answer_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages are asked of control planes; while the first answer is awaited, others may open the same page."""
+    monkeypatch.setattr(live_module, "ASKED_INTERVAL_S", 0.02)
+
+    async def work() -> None:
+        answers, answered = [0], asyncio.Event()
+
+        async def render(key: LiveKey) -> Sequence[Fragment]:
+            await answered.wait()
+            if answers[0] < 0:
+                raise NodeUnreachable("n0 did not answer in time")
+            answers[0] += 1
+            return [Fragment("a", str(answers[0]))]
+
+        hub = Hub(render)
+        streams = [hub.stream(KEY, yes) for _ in range(3)]
+        opened = [asyncio.create_task(anext(stream)) for stream in streams]
+        await asyncio.sleep(0)
+        assert hub.count == 3, "who waits for the first answer counts"
+        answered.set()
+        assert all(b"event: a\ndata: " in one for one in await asyncio.gather(*opened))
+        assert len(hub.topics) == 1
+        before = answers[0]
+        await until(streams[0], f"data: {before + 2}\n".encode())
+        assert answers[0] <= before + 3, "one question for three pages"
+        answers[0] = -1
+        for stream in streams:
+            async with asyncio.timeout(60):
+                assert [chunk async for chunk in stream][-1:] != [b""]
+        with pytest.raises(NodeUnreachable):
+            await hub.check(KEY)
+        assert hub.topics == {} and hub.count == 0 and not hub.readers
+        await hub.close()
+
+    run(work())
+    assert caplog.text == "", "an answer that does not come is no fault of the console's"
+
+
+def test_stopping_ends_a_stream_whose_first_answer_never_comes() -> None:
+    async def work() -> None:
+        answered = asyncio.Event()
+
+        async def render(key: LiveKey) -> Sequence[Fragment]:
+            await answered.wait()
+            return [Fragment("a", "1")]
+
+        hub = Hub(render)
+        opened = asyncio.create_task(anext(hub.stream(KEY, yes), b"over"))
+        await asyncio.sleep(0)
+        hub.stop()
+        answered.set()
+        assert await opened == b"over" and hub.count == 0 and hub.topics == {}
+        await hub.close()
+
+    run(work())
 
 
 def test_stopping_ends_every_stream_at_once() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.console import live
 from app.console.messages_view import MemberBroker, master_of, sentence_of, timeline_of
 from node.views.message_answers import Broker
 from tests.unit.console_kit import Kit, run, running
+from tests.unit.engine_kit import until
 from tests.unit.fake_brokers import BrokerGroup, example
 
 PAGE = "/clusters/demo/messages"
@@ -114,6 +119,80 @@ def test_a_test_message_and_a_reset_go_to_the_leader_and_come_back_to_the_page(t
         assert (await person.change("POST", f"{PAGE}/topics/t/send", data={"body": ""})).status_code == 422
 
     over(tmp_path, work)
+
+
+# --- while a page is open ---------------------------------------------------------------------------------------------
+async def stream_of(kit: Kit, name: str, path: str, work: Callable[[], Awaitable[None]]) -> str:
+    """All that a page's own stream says until `work` is done."""
+    person = await kit.person(name, "viewer")
+    at = re.search(r'data-live="([^"]+)"', (await person.get(path)).text)
+    assert at is not None, f"{path} is not live"
+
+    async def then_stop() -> None:
+        await work()
+        kit.app.state.hub.stop()
+
+    stopping = asyncio.create_task(then_stop())
+    try:
+        answer = await person.get(unescape(at[1]))
+        assert answer.status_code == 200, answer.text
+        await stopping
+    finally:
+        stopping.cancel()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return unescape("\n".join(line.removeprefix("data: ") for line in answer.text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "before", "after"),
+    [
+        ("", "broker", "every broker's dispatch is in step", "The broker of n2 is down."),
+        ("/topics/new", "topics/new", "0 were stored", "98,204,993 were stored"),
+        ("/groups/boards", "consumer-groups/boards", "still to read: nothing", "77,084 messages"),
+    ],
+)
+def test_a_page_that_is_open_hears_of_what_changes_over_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, asked: str, before: str, after: str
+) -> None:
+    monkeypatch.setattr(live, "ASKED_INTERVAL_S", 0.02)
+    group = BrokerGroup()
+
+    async def work(kit: Kit) -> None:
+        async def change() -> None:
+            await until(lambda: bool(kit.app.state.hub.topics))
+            group.silent = frozenset({"n2"})
+            ever, lag = {"messages_ever": 98_204_993}, {"lag_messages": 77_084}
+            group.changed = {"topics/new": ever, "consumer-groups/boards": lag}
+            since, two_rounds = len(group.requests), 2 * len(group.nodes)
+            await until(lambda: sum(one.url.path.endswith(asked) for one in group.requests[since:]) > two_rounds)
+
+        text = await stream_of(kit, "vic", PAGE + path, change)
+        assert 'id="live-' in text and 'data-as-of="' in text
+        assert before in text and after in text and text.index(before) < text.index(after)
+        assert "hx-trigger" not in (await (await kit.person("zoe", "viewer")).get(PAGE + path)).text
+
+    over(tmp_path, work, group)
+
+
+def test_what_a_stream_draws_depends_on_the_role(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        path = "/live/message-topic/snapshot?cluster=demo&name=flights-JFK"
+        assert "find?topic" not in (await (await kit.person("vic", "viewer")).get(path)).text
+        assert "find?topic" in (await (await kit.person("olga", "operator")).get(path)).text
+
+    over(tmp_path, work)
+
+
+def test_a_page_whose_topic_is_gone_is_told_so(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        person = await kit.person()
+        path = "/live/message-topic{}?cluster=demo&name=gone"
+        for suffix in ("", "/snapshot"):
+            assert (await person.get(path.format(suffix))).status_code == 404
+
+    group = BrokerGroup()
+    group.gone = frozenset({"topics/gone"})
+    over(tmp_path, work, group)
 
 
 def test_an_odd_answer_is_no_page_of_its_own_making(tmp_path: Path) -> None:

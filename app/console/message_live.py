@@ -1,0 +1,163 @@
+"""What the pages "Messages" draw while they are open: asked of the control planes, once for all who look.
+
+A page begins with the same contexts and templates as its stream goes on with (`LIVE`, see `live.py`).
+
+Invariants: topics, queues and groups are the leader's word, and each broker's state its own; a fragment depends on
+the answers and on the role, and says when they were asked for, so that a page of answers that no longer come is stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from app.console import fragments, proxy
+from app.console import messages_view as drawn
+from app.console.console import Console
+from app.console.errors import ConsoleError, NodeUnreachable
+from app.console.live import Fragment, LiveKey
+from app.console.messages_view import MemberBroker
+from app.db.base import rfc3339, utc_now
+from app.health.group_view import GroupView
+from app.security.roles import RIGHTS, Right
+from node.views.message_answers import (
+    OVERDUE_MS,
+    Broker,
+    ConsumerGroups,
+    OneConsumerGroup,
+    Queues,
+    Topic,
+    Topics,
+)
+
+Context = dict[str, object]
+A = TypeVar("A", bound=BaseModel)
+LISTED: Final = 200
+
+
+def read(kind: type[A], said: Any) -> A:
+    """Raises NodeUnreachable for what no control plane of ours answers."""
+    try:
+        return kind.model_validate(said)
+    except ValidationError:
+        raise NodeUnreachable("The control plane answers something else than is expected here.", code="odd") from None
+
+
+async def ask(console: Console, cluster_id: str, kind: type[A], path: str, **params: Any) -> A:
+    """Of the leader's control plane, or of any that answers. Raises ConsoleError."""
+    return read(kind, await console.ask(cluster_id, path, **params))
+
+
+async def change(console: Console, cluster_id: str, kind: type[A], method: str, path: str, body: Any) -> A:
+    """By the leader's control plane. Raises ConsoleError."""
+    _, url = console.control_url(cluster_id, None)
+    return read(kind, await console.nodes.json(method, url, path, json=body))
+
+
+def base(view: GroupView, role: str) -> Context:
+    return {
+        "view": view,
+        "cluster": view.cluster,
+        "drawn": drawn,
+        "path": f"/clusters/{view.cluster.id}/messages",
+        "reads_bodies": Right.READ_BODIES in RIGHTS.get(role, frozenset()),
+        "asked_at": rfc3339(utc_now()),
+    }
+
+
+# --- what there is ----------------------------------------------------------------------------------------------------
+async def overview_context(console: Console, cluster_id: str, role: str, *, system: bool) -> Context:
+    """Brokers, topics, groups, what waits, changes of role; `system`: with RocketMQ's own topics."""
+    view = console.group_view(cluster_id)
+    context = base(view, role)
+    brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, cluster_id, system))
+    return context | {
+        "brokers": [drawn.row_of(one) for one in brokers],
+        "sentence_": drawn.sentence_of(brokers),
+        "changes": drawn.timeline_of(brokers),
+        "master": drawn.master_of(brokers),
+        "overdue_ms": OVERDUE_MS,
+        "kept": drawn.kept_in_words(brokers),
+        "topics": listed[0],
+        "groups": listed[1],
+        "error": listed[2],
+        "system": system,
+    }
+
+
+async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:
+    answers = await proxy.from_all(console.nodes, view.members, "broker")
+    found: list[MemberBroker] = []
+    for one, said in zip(view.members, answers, strict=True):
+        try:
+            if isinstance(said, ConsoleError):
+                raise said
+            found.append(MemberBroker(one.id, read(Broker, said)))
+        except ConsoleError as error:
+            found.append(MemberBroker(one.id, None, error.detail))
+    return found
+
+
+async def lists(console: Console, cluster_id: str, system: bool) -> tuple[Topics | None, ConsumerGroups | None, str]:
+    """Topics and groups, or why they are not known."""
+    asked: dict[str, int | str | None] = {"limit": LISTED, "system": "true" if system else None}
+    try:
+        topics = await ask(console, cluster_id, Topics, "topics", **asked)
+        return topics, await ask(console, cluster_id, ConsumerGroups, "consumer-groups", **asked), ""
+    except ConsoleError as error:
+        return None, None, error.detail
+
+
+async def topic_context(console: Console, cluster_id: str, role: str, topic: str) -> Context:
+    """A topic, its queues, and who reads it. Raises ConsoleError."""
+    view, path = console.group_view(cluster_id), f"topics/{quote(topic, safe='')}"
+    context = base(view, role)
+    described, queues, groups = await asyncio.gather(
+        ask(console, cluster_id, Topic, path),
+        ask(console, cluster_id, Queues, f"{path}/queues", limit=LISTED),
+        ask(console, cluster_id, ConsumerGroups, "consumer-groups", limit=LISTED),
+    )
+    readers = [
+        one for one in groups.items if topic in one.topics or topic in {each.topic for each in one.subscriptions}
+    ]
+    return context | {"topic": described, "queues": queues, "groups": readers}
+
+
+async def group_context(console: Console, cluster_id: str, role: str, group: str) -> Context:
+    """A group of consumers, its members, and how far it is in each queue. Raises ConsoleError."""
+    context = base(console.group_view(cluster_id), role)
+    found = await ask(console, cluster_id, OneConsumerGroup, f"consumer-groups/{quote(group, safe='')}")
+    queues = sorted(found.queues, key=lambda one: one.lag_messages or 0, reverse=True)
+    return context | {"group": found, "queues": queues}
+
+
+# --- the streams ------------------------------------------------------------------------------------------------------
+def fragment(name: str, context: Mapping[str, object]) -> Sequence[Fragment]:
+    return [Fragment("", fragments.environment().get_template(f"messages/_{name}.html").render(context))]
+
+
+async def overview_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    system = key.page == "messages-system"
+    return fragment("overview", await overview_context(console, key.cluster_id or "", key.role, system=system))
+
+
+async def topic_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    """`key.name` is the topic."""
+    return fragment("topic", await topic_context(console, key.cluster_id or "", key.role, key.name))
+
+
+async def group_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    """`key.name` is the group of consumers."""
+    return fragment("group", await group_context(console, key.cluster_id or "", key.role, key.name))
+
+
+LIVE: Final[Mapping[str, Callable[[Console, LiveKey], Awaitable[Sequence[Fragment]]]]] = {
+    "messages": overview_fragments,
+    "messages-system": overview_fragments,
+    "message-topic": topic_fragments,
+    "message-group": group_fragments,
+}

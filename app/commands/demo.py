@@ -215,7 +215,7 @@ def heal(
     pid: Annotated[int | None, typer.Option(help="Which demo, if several run.")] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """End the breaks of the running demo that last: pauses, cuts, slow links."""
+    """End the pauses, cuts and slow links of the running demo."""
     healed = ask_demo(chosen_demo(pid), "heal", node)
     if as_json:
         show_json(healed)

@@ -127,12 +127,12 @@ def tail(
     async def work() -> Exit:
         client = target.client()
         try:
+            end = await _committed(client)
             if from_index is None:
                 last = 10 if lines is None else lines
-                at, wanted = max(await _committed(client) - last + 1, 0), None
+                at, wanted = max(end - last + 1, 0), None
             else:
                 at, wanted = from_index, lines
-                end = await _committed(client)
                 if at > end:
                     ends = f"the log ends at {end}" if end >= 0 else "the log is empty"
                     nothing = "there is nothing" if client.unverified else "nothing is committed"
@@ -144,11 +144,11 @@ def tail(
                 print_entry(entry, as_json, client.unverified, raw)
 
             try:
-                await print_from(client, at, follow, wanted, show)
+                await print_from(client, at, follow, wanted, show, end)
             except Trimmed as gone:
                 if from_index is not None or gone.begin_index <= at:
                     raise
-                await print_from(client, gone.begin_index, follow, wanted, show)  # fewer than so many are left
+                await print_from(client, gone.begin_index, follow, wanted, show, end)  # fewer than so many are left
             return Exit.FINE
         finally:
             await client.close()

@@ -21,9 +21,10 @@ TAIL_READ_ENTRIES: Final = 500
 
 
 async def print_from(
-    client: LedgerClient, at: int, follow: bool, wanted: int | None, show: Callable[[Entry], None]
+    client: LedgerClient, at: int, follow: bool, wanted: int | None, show: Callable[[Entry], None], end: int
 ) -> None:
-    """Shows from `at` on: to the end, for ever with `follow`, and no more than `wanted` entries."""
+    """Shows from `at` on, and no more than `wanted` entries: for ever with `follow`, else up to index `end`, which the
+    caller took before, so that a log that grows as fast as it is read comes to an end."""
     waiting = Waiting(client)
     async with aclosing(waiting):
         while wanted is None or wanted > 0:
@@ -36,6 +37,8 @@ async def print_from(
                 waiting.complain(error)
                 await asyncio.sleep(TAIL_POLL_S)
                 continue
+            if not follow:
+                entries = [entry for entry in entries if entry.index <= end]
             shown = [entry for entry in entries if entry.magic == Magic.NORMAL][:wanted]
             for entry in shown:
                 show(entry)
@@ -43,10 +46,10 @@ async def print_from(
             sys.stdout.flush()
             if entries:
                 at = entries[-1].index + 1
-            elif not follow:
-                return
-            else:
+            elif follow:
                 await waiting.beyond(at)
+            if not follow and (not entries or at > end):
+                return
 
 
 class Waiting:

@@ -236,7 +236,7 @@ def table_of(summary: StatusView) -> list[str]:
         None: "whether a quorum stands is unknown",
     }[quorum.stands]
     term = "(term unknown)" if summary.term is None else f"in term {summary.term}"
-    leads = f"{summary.leader_id} leads {term}" if summary.leader_id else "no member leads"
+    leads = f"{summary.leader_id} leads {term}" if summary.leader_id else without_leader(summary)
     who = "members" if quorum.size == len(summary.members) else "voters"
     lines = [f"group {summary.group}: {leads}; {quorum.answering} of {quorum.size} {who} answer, {stands}"]
     end = leader_end_of(summary)
@@ -251,6 +251,16 @@ def table_of(summary: StatusView) -> list[str]:
     for problem in summary.problems:
         lines += lines_of(problem)
     return lines + list(dict.fromkeys(f"? {one.reason}" for one in summary.unknown))
+
+
+def without_leader(summary: StatusView) -> str:
+    """What is known where no member that answers says that it leads; one that is silent may lead all the same."""
+    silent = {one.id for one in summary.members if one.state is None and one.metadata is None}
+    reported = {one.state.leader_id for one in summary.members if one.state is not None}
+    followed = sorted(one for one in reported if one in silent)
+    if followed:
+        return f"the others follow {' and '.join(followed)}, which does not answer"
+    return "no member that answers leads" if silent else "no member leads"
 
 
 def lines_of(problem: StatusProblem) -> list[str]:

@@ -277,6 +277,27 @@ def test_tail_from_an_index_prints_so_many_and_no_more(
     assert tailed() == [str(number) for number in range(8)]
 
 
+@pytest.mark.parametrize(("arguments", "expected"), [(["-n", "2"], "6 7"), (["--from", "5"], "5 6 7"), (["-n", "0"], "")])
+def test_tail_ends_where_the_log_ended_when_it_began(
+    arguments: list[str],
+    expected: str,
+    ledger: type[FakeLedger],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ledger.entries = [Entry(Magic.NORMAL, number, 4, 0, b"%d" % number) for number in range(8)]
+    reads = ledger.read
+
+    async def grown(self: FakeLedger, from_index: int, limit: int, *, include_all: bool = False) -> list[Entry]:
+        await self.append_many([b"more", b"and more"])  # somebody else appends faster than we read
+        assert len(self.entries) < 40, "tail never ends"
+        return await reads(self, from_index, min(limit, 5), include_all=include_all)
+
+    monkeypatch.setattr(ledger, "read", grown)
+    assert run(["tail", *arguments, *ON]) == 0
+    assert capsys.readouterr().out.split() == expected.split()
+
+
 @pytest.mark.parametrize(("entries", "ends"), [(0, "the log is empty"), (3, "the log ends at 2")])
 def test_tail_from_beyond_the_end_says_so(
     entries: int, ends: str, ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]

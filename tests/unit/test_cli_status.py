@@ -94,6 +94,19 @@ def test_a_follower_that_its_leader_does_not_hear_is_cut_off_though_it_answers()
     assert summary.quorum.stands is True
 
 
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ([silent("n0"), member("n1"), member("n2")], "the others follow n0, which does not answer; 2 of 3"),
+        ([silent("n0"), member("n1", leader=None), member("n2", leader=None)], "no member that answers leads; 2 of 3"),
+        ([silent("n0"), silent("n1"), member("n2", leader="n2")], "no member that answers leads; 1 of 3"),
+        ([member(one, leader=None) for one in IDS], "no member leads; 3 of 3"),
+    ],
+)
+def test_a_leader_that_may_only_be_silent_is_not_denied(members: list[Json], said: str) -> None:
+    assert table_of(summary_of("g", members, NOW))[0].startswith(f"group g: {said} members answer")
+
+
 def test_a_leader_that_hears_nobody_has_no_quorum_though_all_answer() -> None:
     leader = member("n0", acks={"n0": 0, "n1": 9000, "n2": None})
     summary = look([leader, member("n1", leader=None), member("n2", leader=None)])

@@ -16,7 +16,7 @@ from tests.unit.test_committed_stream import group, run, until
 
 async def followed(client: LedgerClient, shown: list[Entry], wanted: int) -> None:
     try:
-        await print_from(client, 0, True, wanted, shown.append)
+        await print_from(client, 0, True, wanted, shown.append, end=-1)
     finally:
         await client.close()
 

@@ -277,7 +277,9 @@ def test_tail_from_an_index_prints_so_many_and_no_more(
     assert tailed() == [str(number) for number in range(8)]
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [(["-n", "2"], "6 7"), (["--from", "5"], "5 6 7"), (["-n", "0"], "")])
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(["-n", "2"], "6 7"), (["--from", "5"], "5 6 7"), (["-n", "0"], "")]
+)
 def test_tail_ends_where_the_log_ended_when_it_began(
     arguments: list[str],
     expected: str,

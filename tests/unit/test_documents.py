@@ -51,16 +51,16 @@ def test_every_path_that_a_document_names_exists(document: str) -> None:
     assert gone == []
 
 
-def test_the_hands_of_an_append_and_an_audit_are_functions_of_today() -> None:
+def test_the_call_paths_of_an_append_and_an_audit_are_functions_of_today() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     paths = re.findall(r"^now {5}((?:Appends|start_audit).*(?:\n {10}.*)*)", text, re.MULTILINE)
     assert len(paths) == 2
     code = "\n".join(path.read_text() for top in ("node", "app") for path in (ROOT / top).rglob("*.py"))
     for path in paths:
-        hands = set(re.findall(r"[A-Za-z_]+", path)) - {"job"}
-        assert len(hands) > 15
+        names = set(re.findall(r"[A-Za-z_]+", path)) - {"job"}
+        assert len(names) > 15
         assert [
-            one for one in sorted(hands) if not re.search(rf"^\s*(?:async )?(?:def|class) {one}\b", code, re.M)
+            one for one in sorted(names) if not re.search(rf"^\s*(?:async )?(?:def|class) {one}\b", code, re.M)
         ] == []
 
 

@@ -1,7 +1,7 @@
-"""The paths that ARCHITECTURE.md follows: each hand that it names exists, and is reached from one before it.
+"""The call paths of ARCHITECTURE.md: each function that they name exists, and is reached from one before it.
 
-An append and an audit are written there as functions, a watermark as modules. Invariants: a hand that is renamed, goes
-or is not reached any more fails here; the numbers in the text are those of the lists.
+An append and an audit are written there as functions, a watermark as modules. Invariants: a function that is renamed,
+removed or not reached any more fails here; the numbers in the text are those of the lists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FOLDERS = {APPEND: ("node",), AUDIT: ("app/api", "app/audit", "app/console", "ap
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class Step:
     """A function, by its class where it has one; `begins`: what calls it is another process, or the reader."""
 
     owner: str | None
@@ -50,9 +50,9 @@ def path_of(text: str, number: int, when: str = "now") -> str:
     return re.findall(rf"^{when} +(.+\n(?: {{10}}.+\n)*)", text, re.MULTILINE)[number]
 
 
-def hands_of(path: str) -> list[Hand]:
+def steps_of(path: str) -> list[Step]:
     """`Owner: one two`, `Owner.one`, `one`; `>` passes on within a process, `|` to another one."""
-    hands: list[Hand] = []
+    steps: list[Step] = []
     owner, begins = None, True
     for word in path.split():
         if word in (">", "|"):
@@ -62,9 +62,9 @@ def hands_of(path: str) -> list[Hand]:
         else:
             before, _, name = word.rpartition(".")
             owner = before or owner
-            hands.append(Hand(owner, name, begins))
+            steps.append(Step(owner, name, begins))
             begins = False
-    return hands
+    return steps
 
 
 def mentioned(node: ast.AST) -> set[str]:
@@ -72,31 +72,31 @@ def mentioned(node: ast.AST) -> set[str]:
     return names | {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
-def faults(hands: list[Hand], folders: tuple[str, ...]) -> list[str]:
-    """Hands that are not there, or that nothing before them mentions: neither a function of the path nor its class,
+def faults(steps: list[Step], folders: tuple[str, ...]) -> list[str]:
+    """Functions that are not there, or that nothing before them mentions: neither a function of the path nor its class,
     which may keep it in a table."""
     defined, before, found = code(folders), set[str](), []
-    for hand in hands:
-        bodies = defined.get((hand.owner, hand.name), [])
+    for step in steps:
+        bodies = defined.get((step.owner, step.name), [])
         if not bodies:
-            found.append(f"{hand} is not there")
-        elif not hand.begins and hand.name not in before:
-            found.append(f"{hand} is reached from none of those before it")
+            found.append(f"{step} is not there")
+        elif not step.begins and step.name not in before:
+            found.append(f"{step} is reached from none of those before it")
         for _function, whole in bodies:
             before |= mentioned(whole)
     return found
 
 
 @pytest.mark.parametrize("number", [APPEND, AUDIT])
-def test_each_hand_is_there_and_reached(number: int) -> None:
-    hands = hands_of(path_of(TEXT, number))
-    assert faults(hands, FOLDERS[number]) == []
+def test_each_function_is_there_and_reached(number: int) -> None:
+    steps = steps_of(path_of(TEXT, number))
+    assert faults(steps, FOLDERS[number]) == []
 
 
 def test_the_numbers_in_the_text_are_those_of_the_lists_and_have_not_grown() -> None:
-    said = re.findall(r"^(\w+(?:-\w+)?) hands before, (\w+(?:-\w+)?) now", TEXT, re.MULTILINE)
+    said = re.findall(r"^(\w+(?:-\w+)?) functions before, (\w+(?:-\w+)?) now", TEXT, re.MULTILINE)
     for (before, now), number in zip(said, (APPEND, AUDIT), strict=True):
-        counted = [len(hands_of(path_of(TEXT, number, when))) for when in ("before", "now")]
+        counted = [len(steps_of(path_of(TEXT, number, when))) for when in ("before", "now")]
         assert counted == [COUNTED[before.lower()], COUNTED[now.lower()]]
         assert counted[1] < counted[0]
 
@@ -120,8 +120,8 @@ def test_a_watermark_passes_these_stations() -> None:
         assert re.search(taken, (ROOT / place).read_text()), (place, taken)
 
 
-def test_a_hand_that_is_not_there_or_not_reached_is_found() -> None:
-    gone = hands_of("Appends: submit_run _post")
-    lost = hands_of("Appends: submit_run | GroupEnd.on_frame > Segment.write")
+def test_a_function_that_is_not_there_or_not_reached_is_found() -> None:
+    gone = steps_of("Appends: submit_run _post")
+    lost = steps_of("Appends: submit_run | GroupEnd.on_frame > Segment.write")
     assert [one.rpartition(" is ")[2] for one in faults(gone, ("node",))] == ["not there"]
     assert [one.rpartition(" is ")[2] for one in faults(lost, ("node",))] == ["reached from none of those before it"]

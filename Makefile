@@ -28,7 +28,7 @@ $(BIN)/pip:
 	@echo "setup: creating $(VENV)"; $(PYTHON) -m venv $(VENV) || { echo "setup: the venv module is missing: apt-get install python3-venv"; exit 1; }
 
 $(RUN): | $(BIN)/pip
-	@echo "setup: installing what running needs"
+	@echo "setup: installing what running needs (290 MB in $(VENV); the first time takes a minute or more)"
 	@$(LOCKED) $(PIP_INSTALL) --require-hashes -r requirements.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@$(BIN)/pip check

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.backup import carried_out
-from app.commands.common import Exit, Failure, JsonOption, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
 from node.config import ConfigError, parse_peers
 from node.config_models import GROUP_NAME
 from node.protocol.group_id import check_group_token
@@ -108,7 +108,7 @@ def _group(
         "action": GROUP if one_id is None else MEMBER, "source": str(source), "into": str(into.absolute()),
         "id": one_id, "group": group, "token": token, "voters": voters,
     }  # fmt: skip
-    result = _restored(order) | {"group": group, "group_token": token, "voters": voters}
+    result = _restored(order, log) | {"group": group, "group_token": token, "voters": voters}
     starts = {one["node_id"]: _start(one, group, log, voters, addresses) for one in result["restored"]}
     result |= {"start": starts}
     if as_json:
@@ -135,7 +135,7 @@ def _member(directory: Path, into: Path, as_id: str, addresses: Mapping[str, str
     }  # fmt: skip
     voters = voters_of(log)
     is_new = as_id not in voters
-    result = _restored(order) | {"group": log.group}
+    result = _restored(order, log) | {"group": log.group}
     known = sorted({*addresses} or {*voters, as_id})
     line = _start(result["restored"][0], log.group, log, known, addresses or dict(log.peers), join=is_new)
     result |= {"start": {as_id: line}}
@@ -166,9 +166,11 @@ def _log_of(directory: Path) -> tuple[Path, Any]:
     return found["source"].absolute(), found["manifest"].log
 
 
-def _restored(order: Json) -> Json:
+def _restored(order: Json, log: Any) -> Json:
     from app.backup.run import in_process
 
+    entries = log.end_index - log.begin_index + 1
+    say(f"restore: writing and checking {entries:,} entries; a large back-up takes some time")
     return carried_out(lambda: in_process(order))
 
 

@@ -85,6 +85,9 @@ def main() -> int:
     options = parse()
     from tests.fuzz.target import Broken, run_counted
 
+    if importlib.util.find_spec("pytest") is None:  # the targets share vectors and helpers with the tests
+        print("the fuzz targets need what tests need: make setup installs it", file=sys.stderr)
+        return 2
     if options.input is not None or options.list or len(options.target) != 1:
         from tests.fuzz.targets import TARGETS
 

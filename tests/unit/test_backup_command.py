@@ -99,6 +99,13 @@ def test_from_a_directory_to_a_new_group(tmp_path: Path, member: Path, capsys: p
 
 
 @pytest.mark.usefixtures("no_process")
+def test_a_restore_says_what_it_begins_with(tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command(capsys, "backup", tmp_path / "b", "--data", member)
+    assert run(["restore", str(tmp_path / "b"), "--into", str(tmp_path / "n1"), "--as", "n1", "--peers", PEERS]) == 0
+    assert "restore: writing and checking 20 entries" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_process")
 def test_one_member_of_either_group(tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command(capsys, "backup", tmp_path / "b", "--data", member)
     new = command(

@@ -68,7 +68,7 @@ function columns(history, ids) {
 function lines(ids) {
   return ids.flatMap((id, n) => {
     const [tone, dash] = LOOKS[n % LOOKS.length];
-    const edge = { show: true, stroke: "transparent", width: 0, points: { show: false }, spanGaps: false };
+    const edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: false };
     return [
       { label: id, stroke: css(tone), dash, width: 1.6, spanGaps: false, points: { size: 3 }, value: (u, v, series, at) => amount(at == null ? newest(u, series) : v) },
       { ...edge, label: `${id} lowest`, class: "edge" }, { ...edge, label: `${id} highest`, class: "edge" },
@@ -117,12 +117,11 @@ function draw(history) {
   const options = {
     width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (u, t) => { const at = t ?? newest(u, 0); return at == null ? "no sample yet" : clock(at, wide); } }, ...lines(ids)], bands: bands(ids), padding: [RAIL, EDGE, 0, 0],
     scales: {
-      x: { time: true, range: () => [Date.parse(history.since) / 1000, until] },
+      x: { range: () => [Date.parse(history.since) / 1000, until] },
       y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },
     },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 64, splits: decades, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : UNIT.tick(v))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-    legend: { live: true },
     hooks: { draw: [rail], setCursor: [nearestEvent] },
   };
   plot?.destroy();

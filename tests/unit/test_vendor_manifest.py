@@ -16,6 +16,7 @@ ROOT = code_root()
 VENDOR = ROOT / "static" / "vendor"
 MANIFEST = json.loads((VENDOR / "manifest.json").read_text())
 TESTS_VENDOR = ROOT / "tests" / "browser" / "vendor"
+STATIC_BYTES_MAX = 127_622  # at c9725aa
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 
 
@@ -62,3 +63,9 @@ def test_the_htmx_configuration_is_the_contracts() -> None:
         "noSwap": [204, 304, "4xx", "5xx"],
         "morphIgnore": ["data-htmx-powered", "open"],
     }
+
+
+def test_the_static_files_weigh_no_more_than_they_did() -> None:
+    """A page that grows slower is not noticed by whoever adds a little: what comes must find its room."""
+    files = [path for path in (ROOT / "static").rglob("*") if path.is_file() and path.name != "manifest.json"]
+    assert sum(path.stat().st_size for path in files) <= STATIC_BYTES_MAX

@@ -18,6 +18,7 @@ import typer
 
 from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import (
+    HTTP_TIMEOUT_S,
     I64_MAX,
     ClassicBroker,
     Exit,
@@ -45,6 +46,7 @@ from node.views.state import StateView
 ASK_WITHIN_S: Final = 2.0
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
+NO_ANSWER: Final = "no answer within"
 COLUMNS: Final = (
     ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
     ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
@@ -63,7 +65,7 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
                 reported["dispatchers"] = read(DispatchersView, await client.introspect(member_id, "dispatchers"))
                 reported["closures"] = read(ClosuresView, await client.introspect(member_id, "closures"))
     except TimeoutError:
-        return known.model_copy(update={"reason": f"no answer within {ASK_WITHIN_S:.0f} s"})
+        return known.model_copy(update={"reason": f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s"})
     except Denied:
         raise
     except Unsupported:
@@ -175,8 +177,14 @@ def with_control_plane(
     """What the control plane of a member whose engine is down says: it may outlive it, and knows how to start it."""
     try:
         state = control_state(url, None, token, tls)
-    except Failure:
-        return member
+    except Failure as failure:
+        import httpx2
+
+        if hangs(member) or not isinstance(failure.__cause__, httpx2.TimeoutException):
+            return member
+        # Who takes the question may be starting an engine just now.
+        hangs_there = f"{NO_ANSWER} {HTTP_TIMEOUT_S:.0f} s from its control plane; at its port: {member.reason}"
+        return member.model_copy(update={"reason": hangs_there})
     reason = f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else member.reason
     if state.self_id != member.id:
         return member.model_copy(update={"reason": reason})
@@ -192,11 +200,16 @@ def number(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
+def hangs(member: AskedMember) -> bool:
+    """Whether something takes the question and gives no answer, so that nobody knows it to be gone."""
+    return (member.reason or "").removeprefix("engine stale: ").startswith(NO_ANSWER)
+
+
 def row_of(member: AskedMember, leader_end_index: int | None) -> dict[str, str]:
     """One line of the table."""
     state = member.state
     if state is None:
-        role = "(down)" if member.reach == "down" else "?"
+        role = ("(silent)" if hangs(member) else "(down)") if member.reach == "down" else "?"
         if member.metadata is not None and member.metadata.leader_id == member.id:
             role = "LEADER"
         return {name: "?" for name, _ in COLUMNS} | {

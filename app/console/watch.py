@@ -138,7 +138,7 @@ class Watch:
         view = view.model_copy(update={"leader_since": self.leader_since(view), "recent": recent})
         self.view = view = self.with_notes(conclude(classify(view, self.recall, now)))
         self.note_problems(view.as_of)
-        over = self.incidents.observe(view, now)
+        over = self.incidents.observe(view, now, self.recall.began)
         if over is not None:
             self.on_events(self.info.id, None, [event_of_incident(over)])
         return view

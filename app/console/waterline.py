@@ -336,7 +336,7 @@ def subtitle(view: GroupView, member: MemberView) -> tuple[str, str]:
     """What stands under a member's name, and whether it should catch the eye."""
     now = view.as_of
     if member.reach == "never":
-        return f"never reached since {fmt.clock(member.never_reached_since)}", ""
+        return f"{'no answer' if member.start else 'never reached'} since {fmt.clock(member.never_reached_since)}", ""
     if member.reach == "stale":
         return f"last seen {fmt.clock(member.last_seen)} · {fmt.age(member.last_seen, now)} ago", ""
     if member.reach == "down":

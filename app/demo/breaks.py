@@ -135,7 +135,7 @@ class Breaker:
         self._mend_later(go_on, f"{node} goes on")
         rest = "the others elect a new leader within about a second" if node == leader else f"{node} falls behind"
         return Broken(
-            "pause", node, f"{node}'s engine (pid {pid}) hangs: SIGSTOP", f"{rest}, and catches up when it goes on",
+            "pause", node, f"{node}'s engine (pid {pid}) hangs: SIGSTOP", f"{rest}; {node} catches up when it goes on",
             mends_in_s=self.mend_after_s,
         )  # fmt: skip
 

@@ -80,6 +80,21 @@ NO_WORD: Final = Advice(
     " started as it was before. It is well when this ends with 0",
     "a-member-does-not-answer",
 )
+RUNS: Final = Advice(
+    "{node}'s engine runs, for its leader hears it; its control plane does not answer here: that process hangs or has"
+    " ended, or the way from here to it is cut",
+    "look on {where} at the process of {node}'s control plane, and at the way there: one that hangs has to go on, or be"
+    " ended; this asks it, and it is well when this ends with 0",
+    "a-member-does-not-answer",
+    command="quorumscope status --node {there}",
+    curl="curl -s {there}/api/v1/state",
+)
+NOT_ASKED: Final = Advice(
+    "this console does not ask {node}, so that nothing is known of it but what its leader says",
+    "an admin approves the address that a member named for it, or names one, on the group's page Addresses; this shows"
+    " what {node} says when it is asked without the console",
+    "a-member-does-not-answer",
+)
 ANOTHER: Final = Advice(
     "another node answers where {node}'s control plane should; of {node} itself nothing is known here",
     "have {node}'s control plane listen at an address of its own, or correct its address in the console; this shows who"

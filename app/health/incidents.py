@@ -8,7 +8,7 @@ cost nothing that passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -35,7 +35,7 @@ class Open:
     worst: Problem | None = None
     texts: list[str] = field(default_factory=list)
     leaders: list[str] = field(default_factory=list)
-    pause_ms: int = 0
+    pause_ms: int | None = 0
     writes_unknown: int | None = 0
 
 
@@ -49,11 +49,14 @@ class Incidents:
     well_at: datetime | None = None
     waiting_then: int | None = 0
 
-    def observe(self, view: GroupView, now: datetime) -> Incident | None:
+    def observe(self, view: GroupView, now: datetime, earlier: Container[str] = ()) -> Incident | None:
+        """`earlier`: the problems that an earlier console reported, whose beginning nobody here saw."""
         pressing = [one for one in view.problems if one.severity != INFO and one.code not in NONE_OF_OURS]
         leader = (view.leader_id, view.term) if view.leader_id is not None else None
         changed = leader is not None and self.leader is not None and leader != self.leader
-        if (pressing or changed) and self.well_at is not None:  # what never was well cannot be lost
+        # What never was well cannot be lost.
+        was_well = self.well_at is not None or any(one.id in earlier for one in pressing)
+        if (pressing or changed) and was_well:
             self.note(pressing, view, now)
         if self.open is not None:
             self.measure(view, now, changed)
@@ -64,6 +67,8 @@ class Incidents:
         since = min((at for one in pressing if (at := time_of(one.since)) is not None), default=now)
         if self.open is None:
             self.open = Open(since, leaders=[self.leader[0]] if self.leader is not None else [])
+            if self.well_at is None:  # nobody here saw when writes got through last
+                self.open.pause_ms = self.open.writes_unknown = None
         one = self.open
         one.quiet_since = None
         one.since = min(one.since, since)
@@ -80,7 +85,7 @@ class Incidents:
         assert self.open is not None
         if changed:
             self.lost_leader()
-        if self.well_at is None or (gets_through(view, self.committed) and not changed):
+        if self.well_at is None or self.open.pause_ms is None or (gets_through(view, self.committed) and not changed):
             return
         until = now
         if changed:

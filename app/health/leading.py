@@ -7,7 +7,7 @@ from typing import Final
 
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment
 from app.health.links import unheard_among
-from app.health.members import engine_silent, unheard_since
+from app.health.members import engine_silent, unheard_since, was_reached
 
 CLOSURES_SHARE: Final = 0.8
 CLOSURES_OLDEST_MS: Final = 1000
@@ -25,7 +25,7 @@ def nobody_answers(facts: Facts) -> Iterator[Finding]:
         yield Finding("engines_silent", UNKNOWN, text, since=max(since, default=None))
     elif any(engine_silent(one) for one in facts.members):
         return  # each is named, by what it is that does not answer
-    elif all(one.reach == "never" for one in facts.members):
+    elif all(one.reach == "never" and not was_reached(facts, one) for one in facts.members):
         yield Finding("never_reached", UNKNOWN, "No control plane of this group has answered yet, for {age}")
     else:
         yield Finding("all_silent", UNKNOWN, "No control plane of this group has answered for {age}")

@@ -56,11 +56,9 @@ def silent(facts: Facts) -> Iterator[Finding]:
         why = f" ({one.problem})" if one.problem else ""
         if one.reach == "never":
             if facts.first_look:
-                text = f"{one.id} does not answer" + (f": {one.problem}" if one.problem else "")
-                yield Finding("member_unreachable", severity, text, one.id)
+                yield Finding("member_unreachable", severity, unanswered(one), one.id)
                 continue
-            since = time_of(one.never_reached_since)
-            yield Finding("never_reached", severity, f"{one.id} has never been reached{why}", one.id, since, 2.0)
+            yield never_reached(facts, one, severity, why)
         elif engine_silent(one):
             text = f"The engine of {one.id} does not answer its control plane, for {{age}}"
             since = unheard_since(one)
@@ -68,6 +66,31 @@ def silent(facts: Facts) -> Iterator[Finding]:
         elif one.reach == "stale":
             text = f"{one.id} is silent{why}, for {{age}}"
             yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, time_of(one.last_seen))
+
+
+def was_reached(facts: Facts, one: MemberView) -> bool:
+    """Whether an earlier console heard it: that one kept how it is started, or since when it is silent."""
+    return one.start is not None or facts.recall.began_before(f"replica_silent:{one.id}") is not None
+
+
+def never_reached(facts: Facts, one: MemberView, severity: str, why: str) -> Finding:
+    since = time_of(one.never_reached_since)
+    if not was_reached(facts, one):
+        return Finding("never_reached", severity, f"{one.id} has never been reached{why}", one.id, since, 2.0)
+    if facts.recall.began_before(f"replica_silent:{one.id}") is not None:
+        return Finding("replica_silent", severity, f"{one.id} is silent{why}, for {{age}}", one.id, since, 2.0)
+    text = f"{one.id} has not answered since this console started{why}, for {{age}}"
+    return Finding("replica_silent", severity, text, one.id, since, 2.0)
+
+
+def unanswered(one: MemberView) -> str:
+    """Of a member whose port gave no answer: its control plane may say what its engine does."""
+    engine, reason = (one.state.engine, one.state.engine_reason) if one.state is not None else (None, None)
+    if engine == "stale":
+        return f"The engine of {one.id} does not answer its control plane" + (f": {reason}" if reason else "")
+    if engine == "down" and reason:
+        return f"The engine of {one.id} is down: {reason}"
+    return f"{one.id} does not answer" + (f": {one.problem}" if one.problem else "")
 
 
 def engine_silent(one: MemberView) -> bool:

@@ -11,8 +11,8 @@ import shlex
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, REFUSED, SCRUB, STARTS_AGAIN, Advice
-from app.health.facts import Finding, spelled_range
+from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, NOT_ASKED, REFUSED, RUNS, SCRUB, STARTS_AGAIN, Advice
+from app.health.facts import Finding, seconds_since, spelled_range, time_of
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import engine_silent
@@ -21,6 +21,7 @@ OTHER_GROUP: Final = " belongs to another group of this name"
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
+HEARD_AFTER_S: Final = 1.5  # a member that ends is heard for a moment longer than it was asked
 COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
 THE_MEMBER: Final = "the member"
 DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
@@ -100,6 +101,12 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
             return ADVICE["engine_silent"]
         if is_another(one):
             return ANOTHER
+        if one.control_url is None:
+            return NOT_ASKED
+        if heard_meanwhile(one, view):
+            return RUNS
+        if timed_out(one):
+            return NO_WORD
     # Where `status` asks, the control plane may be all that answers, and say what its engine does.
     state = one.state if one is not None else None
     if finding.code in ("member_unreachable", "engine_down") and state is not None and one is not None:
@@ -107,7 +114,7 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
             return ADVICE["engine_silent"]
         if state.engine_reason is not None:
             return STARTS_AGAIN if state.engine_reason.startswith(CRASHED) else REFUSED
-    if finding.code == "member_unreachable" and state is None and one is not None and timed_out(one):
+    if finding.code == "member_unreachable" and one is not None and timed_out(one):
         return NO_WORD
     return ADVICE.get(finding.code, ALARM)
 
@@ -120,7 +127,19 @@ def is_another(one: MemberView) -> bool:
 
 def timed_out(one: MemberView) -> bool:
     """Whether it, or its machine, took the question and said nothing: nobody knows that it is gone."""
-    return (one.problem or "").startswith("no answer within")
+    problem = one.problem or ""
+    return problem.startswith("no answer within") or problem.endswith(" did not answer in time")
+
+
+def heard_meanwhile(one: MemberView, view: GroupView) -> bool:
+    """Whether its leader has heard it long after it answered here last: it is its control plane that is away."""
+    leader, now = view.leader, time_of(view.as_of)
+    away = time_of(one.last_seen or one.never_reached_since)
+    age_ms = None if leader is None else heard_ms(leader, one)
+    if leader is None or now is None or away is None or age_ms is None:
+        return False
+    heard_s = seconds_since(time_of(leader.last_seen) or now, now) + age_ms / 1000
+    return seconds_since(away, now) - heard_s > HEARD_AFTER_S and heard_s * 1000 <= COUNTED_MS
 
 
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:

@@ -117,6 +117,15 @@ class Recall:
     first_seen: dict[str, datetime] = field(default_factory=dict)
     noticed: dict[str, datetime] = field(default_factory=dict)
     openings: Openings = field(default_factory=Openings)
+    began: dict[str, datetime] = field(default_factory=dict)  # of what stood when the console was ended, and may still
+
+    def began_before(self, problem_id: str) -> datetime | None:
+        """When a problem began that an earlier console reported."""
+        return self.began.get(problem_id)
+
+    def forget_beginnings(self) -> None:
+        """Of what was not seen again."""
+        self.began = {key: at for key, at in self.began.items() if key in self.first_seen}
 
     def observe(self, view: GroupView, at_s: float, now: datetime) -> None:
         leader = view.leader
@@ -172,7 +181,7 @@ class Recall:
 
     def since(self, problem_id: str, since: datetime, now: datetime) -> datetime:
         """When this problem began; a rule that learns of an earlier moment is believed, a later one is not."""
-        known = min(self.first_seen.get(problem_id, now), since)
+        known = min(self.first_seen.get(problem_id, now), self.began.get(problem_id, now), since)
         self.first_seen[problem_id] = known
         self.noticed.setdefault(problem_id, now)
         return known
@@ -182,9 +191,10 @@ class Recall:
         return (now - self.noticed.get(problem_id, now)).total_seconds()
 
     def forget_all_but(self, problem_ids: set[str]) -> None:
-        """What is not seen, and not open from before."""
+        """What is not seen, and not open from before; what an earlier console reported of it is over as well."""
         for gone in self.noticed.keys() - problem_ids:
             del self.first_seen[gone], self.noticed[gone]
+            self.began.pop(gone, None)
 
 
 def heard_lately(leader: MemberView, one: MemberView) -> bool:

@@ -58,6 +58,8 @@ class Notifier:
     loaded: bool = False
     unsaved_since: datetime | None = None
     trimmed_at: datetime | None = None
+    # Of what stood when the console was ended: group -> problem -> when it began; until its watch has it.
+    beginnings: dict[str, dict[str, datetime]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.send, utc_now)
@@ -97,6 +99,7 @@ class Notifier:
             self.outbox.health[row.id] = Health(row.delivered_at, row.failing_since, failures, row.error)
         self.memory = {key: alert for row in standing if (alert := alert_of(row)) and (key := alert.open.key)}
         self.stored = dict(self.memory)
+        self.beginnings = rules.beginnings(self.memory.values())
         self.mutes = {Key(row.scope, row.problem_id): row for row in mutes}
         self.windows = windows
         for message in map(message_of, pending):
@@ -107,11 +110,19 @@ class Notifier:
 
     async def tick(self) -> None:
         now = utc_now()
+        self.tell_beginnings(now)
         if now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
             self.look(now)
         await self.save()
         self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
         await self.trim(now)
+
+    def tell_beginnings(self, now: datetime) -> None:
+        """A problem that stood when the console was ended, and is seen again, began when it began."""
+        for cluster_id, watch in self.console.watches.items():
+            watch.recall.began |= self.beginnings.pop(cluster_id, {})
+            if now >= self.started_at + timedelta(seconds=OVER_AFTER_START_S):
+                watch.recall.forget_beginnings()
 
     def look(self, now: datetime) -> None:
         routes = [rule_of(row) for row in self.routes.values() if row.enabled]

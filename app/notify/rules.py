@@ -38,6 +38,19 @@ class Key:
 SAME_AS: Final = {"never_reached": "replica_silent", "never_reached:": "all_silent:", "engines_silent:": "all_silent:"}
 
 
+def beginnings(alerts: Iterable[Alert]) -> dict[str, dict[str, datetime]]:
+    """Group -> problem -> when it began, under each name that a console which has just started may give it."""
+    began: dict[str, dict[str, datetime]] = {}
+    for one in alerts:
+        key, at = one.open.key, time_of(one.open.problem.since)
+        node_id = key.problem_id.partition(":")[2]
+        others = (name if name.endswith(":") else f"{name}:{node_id}" for name in SAME_AS)
+        names = {key.problem_id, one.open.problem.id, *(name for name in others if key_of(key.scope, name) == key)}
+        if at is not None:
+            began.setdefault(key.scope, {}).update(dict.fromkeys(names, at))
+    return began
+
+
 def key_of(scope: str, problem_id: str) -> Key:
     """The alert of a problem: what goes on over a restart of the console keeps it."""
     code, colon, node_id = problem_id.partition(":")

@@ -11,7 +11,7 @@ from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.console.verdict import conclude
 from app.health.classify import classify
-from app.health.group_view import AuditView, GroupView
+from app.health.group_view import AuditView, GroupView, StartView
 from app.health.recall import Recall
 from node.views.closures import ClosuresView
 from node.views.reading import read
@@ -35,6 +35,9 @@ class Story:
     last: dict[str, tuple[StateView, datetime]] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
     views: list[GroupView] = field(default_factory=list)  # the newest one
+    unnamed: set[str] = field(default_factory=set)  # whose control planes are at an address that nobody may ask
+    starts: dict[str, StartView] = field(default_factory=dict)  # what an earlier console kept of members
+    why_silent: str = "connection refused"  # what the console has of a member whose control plane is gone
 
     @property
     def view(self) -> GroupView:
@@ -48,12 +51,19 @@ class Story:
             self.last[node.id], self.missed[node.id] = (read(StateView, node.state()), now), 0
         else:
             self.missed[node.id] = self.missed.get(node.id, 0) + 1
-        one = NodeSample(node.id, "127.0.0.1:1", node.url, added_at=T0, misses=self.missed[node.id])
+        one = NodeSample(
+            node.id,
+            "127.0.0.1:1",
+            None if node.id in self.unnamed else node.url,
+            added_at=T0,
+            misses=self.missed[node.id],
+        )
         one.certificate_ends = self.certificate_ends.get(node.id)
         if node.id in self.last:
             one.state, one.last_seen = self.last[node.id]
         if not node.alive:
-            one.problem = "connection refused"
+            one.problem = self.why_silent
+        one.start = self.starts.get(node.id)
         if one.leads:
             one.watermarks = read(WatermarksView, self.group.watermarks(node))
             one.dispatchers = read(DispatchersView, self.group.dispatchers(node))

@@ -112,7 +112,7 @@ def test_what_was_not_taken_survives_the_console_and_a_restart_ends_nothing(
                 await with_route(kit, receiver)
                 kit.group.nodes["n2"].alive = False
                 await kit.until(lambda: kinds(receiver) == ["opened"])
-                group = kit.group
+                group, (stood,) = kit.group, kit.console.group_view("demo").problems
             first = json.loads(receiver.got[-1][1])["id"]
             receiver.mode = 204
             monkeypatch.setattr("app.notify.notifier.OVER_AFTER_START_S", 120.0)
@@ -121,9 +121,10 @@ def test_what_was_not_taken_survives_the_console_and_a_restart_ends_nothing(
                 delivered = len(receiver.got)
                 await kit.until(lambda: len(receiver.got) > delivered and not notifier.outbox.messages)
                 assert first in [json.loads(body)["id"] for _, body in receiver.got[delivered:]]
-                # It did not see how n2 fell silent, and calls it otherwise; the alert is the same.
-                codes = lambda: {one.open.problem.code for one in notifier.memory.values()}  # noqa: E731
-                await kit.until(lambda: "never_reached" in codes())
+                # It did not see how n2 fell silent, and says it as the console did that saw it.
+                said = lambda: kit.console.group_view("demo").problems  # noqa: E731
+                await kit.until(lambda: [(one.code, one.since) for one in said()] == [(stood.code, stood.since)])
+                assert said()[0].text.startswith("n2 is silent (") and "never" not in said()[0].text
                 assert kinds(receiver) == ["opened"], "what was sent before is not sent anew"
                 monkeypatch.setattr("app.notify.notifier.OVER_AFTER_START_S", 0.0)
                 group.nodes["n2"].alive = True

@@ -236,7 +236,7 @@ def test_a_dead_engine_is_explained_by_its_control_plane(
     monkeypatch.setattr("app.commands.common.control_call", lambda *_, **_tls: state)
     ledger.down = {"n0"}
     assert run(["status", "--node", "http://n0"]) == 1
-    assert "! n0 does not answer: engine down: the disk failed" in capsys.readouterr().out
+    assert "! The engine of n0 is down: the disk failed." in capsys.readouterr().out
 
 
 def test_denied_is_77(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,10 +6,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx2
 import pytest
 
 from app.commands import group as commands
-from app.commands.common import Target
+from app.commands.common import Exit, Failure, Target
 from app.commands.group import table_of
 from app.commands.standing import AskedMember, StatusView
 from app.commands.standing import summary_of as summary
@@ -224,19 +225,48 @@ def test_a_member_that_is_down_is_started_as_its_control_plane_says_wherever_tha
     known = [asyncio.run(commands.completed(one, views, target)) for one in views]
     (down,) = summary("g", known, NOW).problems
     assert (down.code, down.member, down.command) == ("member_unreachable", "n2", line)
-    assert "engine down: killed by signal 9" in down.text
+    assert down.text == "The engine of n2 is down: killed by signal 9."
     assert asked == [("http://127.0.0.1:8433", None)], "an address that a member named gets no token"
 
 
+def test_a_member_whose_control_plane_hangs_is_not_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port refuses; its supervisor, which says nothing, may be starting an engine."""
+
+    def hanging(url: str, *_: object) -> None:
+        raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: timed out") from httpx2.ReadTimeout("timed out")
+
+    monkeypatch.setattr(commands, "control_state", hanging)
+    refused = silent("n2") | {"reason": "connection refused: nothing listens there"}
+    asked = read(AskedMember, refused).model_copy(update={"control_url": "http://127.0.0.1:8433"})
+    starts = {"n2": "quorumscope node --id n2"}
+    target = Target({one: f"{one}:1" for one in IDS}, "g", starts=starts)
+    known = commands.startable(asyncio.run(commands.completed(asked, [asked], target)), target)
+    others = [read(AskedMember, one) for one in (member("n0", acks=FRESH | {"n2": 9_000}), member("n1"))]
+    found = summary("g", [*others, known], NOW)
+    (one,) = found.problems
+    assert "hangs or is gone" in one.means and one.command != starts["n2"]
+    assert next(line.split() for line in table_of(found) if line.startswith("  n2 "))[1] == "(silent)"
+
+
 def test_an_engine_that_hangs_is_not_to_be_started_again() -> None:
-    start = {"engine": "stale", "self_id": "n2", "started_with": "quorumscope node --config n2.toml"}
+    start = {
+        "engine": "stale", "engine_reason": "no answer within 0.4 s", "self_id": "n2",
+        "started_with": "quorumscope node --config n2.toml",
+    }  # fmt: skip
     hangs = silent("n2") | {"reason": "engine stale: no answer within 0.4 s", "start": start}
     acks = {"n0": 0, "n1": 20, "n2": 9_000}
     found = look([member("n0", acks=acks), member("n1"), hangs])
     (problem,) = [one for one in found.problems if one.code == "member_unreachable"]
     assert problem.means.startswith("n2's process runs, but its engine does not come to answer")
     assert problem.command is not None and "quorumscope node" not in problem.command
-    gone = look([member("n0", acks=acks), member("n1"), silent("n2") | {"start": start | {"engine": "down"}}])
+    assert problem.text == "The engine of n2 does not answer its control plane: no answer within 0.4 s."
+    row = next(line.split() for line in table_of(found) if line.startswith("  n2 "))
+    assert row[1] == "(silent)", "nobody knows that it is down"
+    refused = {
+        "reason": "connection refused: nothing listens there",
+        "start": start | {"engine": "down", "engine_reason": None},
+    }
+    gone = look([member("n0", acks=acks), member("n1"), silent("n2") | refused])
     assert [one.command for one in gone.problems if one.code == "member_unreachable"] == [start["started_with"]]
     assert "    n2's process runs" in "\n".join(table_of(found))
 

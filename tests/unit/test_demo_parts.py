@@ -214,7 +214,7 @@ def test_a_command_takes_the_demo_of_its_folder_and_never_guesses(
     try:
         for folder in folders:
             folder.mkdir(exist_ok=True)
-            processes.append(subprocess.Popen(["sleep", "60"], preexec_fn=apart(signal.SIGKILL)))
+            processes.append(subprocess.Popen(["sleep", "3600"], preexec_fn=apart(signal.SIGKILL)))
             pid = processes[-1].pid
             write_note(replace(note(pid, process_start_ticks(pid) or 0), folder=str(folder)))
         pids = [process.pid for process in processes]

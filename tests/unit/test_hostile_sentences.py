@@ -14,7 +14,7 @@ import pytest
 from app.commands.group import table_of
 from app.console.sample import Clock, NodeSample
 from app.health.facts import ATTENTION, Finding, rfc3339
-from app.health.group_view import GroupView
+from app.health.group_view import GroupView, StartView
 from app.health.next_steps import next_step
 from tests.unit.fake_control import FakeGroup, FakeNode
 from tests.unit.group_story import T0, Story
@@ -56,6 +56,81 @@ def test_a_member_that_says_nothing_is_not_said_to_be_gone() -> None:
     """A stopped process takes connections, and never answers."""
     (one,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), silent("n2")]).problems
     assert "hangs or is gone" in one.means and "whether its process still runs" in one.step
+    assert one.command is not None and one.command.startswith("quorumscope status")
+
+
+TIMED_OUT = "http://127.0.0.1:8433 did not answer in time"
+
+
+@pytest.mark.parametrize("why", ["connection refused", TIMED_OUT])
+def test_an_engine_that_its_leader_hears_is_not_to_be_started_again(why: str) -> None:
+    """Its control plane alone is stopped, or gone, or out of our sight."""
+    story = Story(why_silent=why)
+    story.look(2)
+    story.node("n2").alive = False
+    (one,) = story.look(12).problems
+    assert one.text.endswith("the leader still hears it."), one.text
+    assert one.means.startswith("n2's engine runs, for its leader hears it") and "is gone," not in one.means
+    assert one.command == "quorumscope status --node http://127.0.0.1:8433", "its own control plane is asked"
+    assert "start" not in one.step
+
+
+def test_a_control_plane_that_times_out_is_not_said_to_be_gone() -> None:
+    """Its connections are taken and nothing comes: all of the member is stopped, or its machine is."""
+    story = Story(why_silent=TIMED_OUT)
+    story.look(2)
+    story.node("n2").alive, story.node("n2").ack_ms = False, 9_000
+    (one,) = story.look(12).problems
+    assert "hangs or is gone" in one.means and "whether its process still runs" in one.step
+    assert one.command == "quorumscope status --node http://127.0.0.1:8431"
+    story.why_silent = "connection refused"
+    (one,) = story.look(4).problems
+    assert "is gone" in one.means and one.step.startswith("start n2 on its machine")
+
+
+def test_a_console_that_begins_anew_does_not_say_that_a_member_was_never_reached() -> None:
+    """An earlier one kept how n2 is started, and may have kept since when it is silent."""
+    story = Story(starts={"n2": StartView(started_with="quorumscope node --id n2")})
+    story.node("n2").alive, story.node("n2").ack_ms = False, 9_000
+    (one,) = story.look(12).problems
+    assert (one.code, one.command) == ("replica_silent", "quorumscope node --id n2")
+    assert one.text.startswith("n2 has not answered since this console started (connection refused), for 5 s")
+    fell_silent = T0 - timedelta(minutes=12)
+    story.recall.began["replica_silent:n2"] = fell_silent
+    (one,) = story.look(1).problems
+    assert one.text == "n2 is silent (connection refused), for 12 min." and one.since == rfc3339(fell_silent)
+    story.node("n2").alive, story.node("n2").ack_ms = True, 2
+    story.look(12)
+    story.node("n2").alive = False
+    (one,) = story.look(12).problems
+    assert one.since > rfc3339(T0), "another silence began later"
+
+
+def test_a_group_that_an_earlier_console_knew_has_answered_before() -> None:
+    story = Story(starts={one: StartView(data_dir="/var/lib/q") for one in ("n0", "n1", "n2")})
+    for node in story.group.nodes.values():
+        node.alive = False
+    assert [one.code for one in story.look(12).problems] == ["all_silent"]
+
+
+def test_a_member_that_the_console_may_not_ask_yet_is_not_said_to_be_gone() -> None:
+    story = Story(
+        why_silent="the address http://10.0.0.3:8433, which a member named for it, waits for an admin's approval"
+    )
+    story.unnamed.add("n2")
+    story.node("n2").alive = False
+    (one,) = story.look(12).problems
+    assert one.code == "never_reached"
+    assert one.means.startswith("this console does not ask n2") and "is gone" not in one.means
+    assert "Addresses" in one.step and "start it" not in one.step
+
+
+@pytest.mark.parametrize(
+    "start", [None, {"engine": "down", "self_id": "n2", "started_with": "quorumscope node --id n2"}]
+)
+def test_a_file_that_says_how_a_member_is_started_does_not_say_that_it_is_gone(start: dict[str, str] | None) -> None:
+    (one,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), silent("n2") | {"start": start}]).problems
+    assert "hangs or is gone" in one.means
     assert one.command is not None and one.command.startswith("quorumscope status")
 
 

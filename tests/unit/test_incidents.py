@@ -25,7 +25,7 @@ class Watched(Story):
     def goes_on(self, times: int = 1) -> None:
         for _ in range(times):
             view = self.look()
-            ended = self.incidents.observe(view, T0 + timedelta(seconds=(self.looked - 1) * 0.5))
+            ended = self.incidents.observe(view, T0 + timedelta(seconds=(self.looked - 1) * 0.5), self.recall.began)
             if ended is not None:
                 self.over.append(ended)
 
@@ -49,6 +49,31 @@ def test_a_follower_that_was_cut_off_cost_no_pause() -> None:
     assert (one.code, one.node_id, one.pause_ms, one.writes_unknown) == ("cut_off", "n2", 0, 0)
     story.goes_on(20)
     assert len(story.over) == 1
+
+
+def test_what_began_before_the_console_did_is_kept_and_what_nobody_saw_of_it_is_unknown() -> None:
+    story, fell = Watched(), T0 - timedelta(minutes=3)
+    story.recall.began["quorum_lost:"] = fell
+    lost = [story.node(one) for one in ("n1", "n2")]
+    for one in lost:
+        one.alive, one.ack_ms = False, 9_000
+    story.goes_on(12)
+    for one in lost:
+        one.alive, one.ack_ms = True, 2
+    story.goes_on(12)
+    (over,) = story.over
+    assert (over.code, over.since, over.pause_ms, over.writes_unknown) == ("quorum_lost", rfc3339(fell), None, None)
+
+
+def test_a_group_that_never_was_well_has_lost_nothing() -> None:
+    story = Watched()
+    for node_id in ("n1", "n2"):
+        story.node(node_id).alive, story.node(node_id).ack_ms = False, 9_000
+    story.goes_on(12)
+    for node_id in ("n1", "n2"):
+        story.node(node_id).alive, story.node(node_id).ack_ms = True, 2
+    story.goes_on(12)
+    assert story.over == []
 
 
 def test_writes_pause_from_the_last_that_got_through_until_somebody_leads_again() -> None:

@@ -22,6 +22,7 @@ from app.notify.rules import (
     Route,
     Silence,
     Window,
+    beginnings,
     key_of,
     step,
     weaker,
@@ -136,6 +137,16 @@ def test_what_a_restarted_console_calls_otherwise_is_the_same_alert() -> None:
     assert key_of("demo", "never_reached:n2") == key_of("demo", "replica_silent:n2") == Key("demo", "replica_silent:n2")
     assert key_of("demo", "never_reached:") == key_of("demo", "all_silent:") == Key("demo", "all_silent:")
     assert key_of("demo", "cut_off:n2") == N2
+
+
+def test_what_stood_when_the_console_ended_began_then_by_whatever_name() -> None:
+    silent = problem(Key("demo", "replica_silent:n2"), since=at(-60))
+    everything = problem(Key("demo", "all_silent:"), since=at(-5))
+    assert beginnings(Alert(one, T0, T0) for one in (problem(), silent, everything)) == {
+        "demo": {"cut_off:n2": T0}
+        | dict.fromkeys(("replica_silent:n2", "never_reached:n2"), at(-60))
+        | dict.fromkeys(("all_silent:", "never_reached:", "engines_silent:"), at(-5))
+    }
 
 
 def test_the_order_of_severities() -> None:

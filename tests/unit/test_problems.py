@@ -640,7 +640,7 @@ def test_a_silent_member_is_started_as_it_said_that_it_was_started() -> None:
     told = story.node("n2").state() | {"started_with": "quorumscope node --config n2.toml"}
     story.node("n2").state = lambda: told  # type: ignore[method-assign]
     story.look()
-    story.node("n2").alive = False
+    story.node("n2").alive, story.node("n2").ack_ms = False, 9_000
     (silent,) = story.look(8).problems
     assert (silent.code, silent.command) == ("replica_silent", "quorumscope node --config n2.toml")
     assert silent.curl == "curl -s http://127.0.0.1:8431/api/v1/state", "of one that answers"

@@ -118,7 +118,7 @@ function draw(history) {
     width: box.clientWidth, height: HEIGHT, series: [{ label: "At", value: (u, t) => { const at = t ?? newest(u, 0); return at == null ? "no sample yet" : clock(at, wide); } }, ...lines(ids)], bands: bands(ids), padding: [RAIL, EDGE, 0, 0],
     scales: {
       x: { range: () => [Date.parse(history.since) / 1000, until] },
-      y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, high ?? 0)] },
+      y: { distr: 4, asinh: 1, range: (_, low, high) => [0, Math.max(10, 1.5 * (high ?? 0))] },
     },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 64, splits: decades, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : UNIT.tick(v))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },

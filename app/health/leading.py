@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment
+from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, time_of
 from app.health.links import unheard_among
 from app.health.members import engine_silent, unheard_since, was_reached
 
@@ -28,7 +28,9 @@ def nobody_answers(facts: Facts) -> Iterator[Finding]:
     elif all(one.reach == "never" and not was_reached(facts, one) for one in facts.members):
         yield Finding("never_reached", UNKNOWN, "No control plane of this group has answered yet, for {age}")
     else:
-        yield Finding("all_silent", UNKNOWN, "No control plane of this group has answered for {age}")
+        seen = [at for one in facts.members if (at := time_of(one.last_seen)) is not None]
+        text = "No control plane of this group has answered for {age}"
+        yield Finding("all_silent", UNKNOWN, text, since=max(seen, default=None))
 
 
 def quorum_lost(facts: Facts) -> Iterator[Finding]:

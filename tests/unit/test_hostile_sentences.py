@@ -106,6 +106,18 @@ def test_a_console_that_begins_anew_does_not_say_that_a_member_was_never_reached
     assert one.since > rfc3339(T0), "another silence began later"
 
 
+def test_a_group_is_silent_since_its_last_member_was_seen() -> None:
+    """As its rows say, not since somebody noticed."""
+    story = Story()
+    story.look(2)
+    for number, node in enumerate(story.group.nodes.values()):
+        story.look(number)
+        node.alive = False
+    view = story.look(12)
+    (one,) = view.problems
+    assert one.since == max(member.last_seen or "" for member in view.members) and one.code == "all_silent"
+
+
 def test_a_group_that_an_earlier_console_knew_has_answered_before() -> None:
     story = Story(starts={one: StartView(data_dir="/var/lib/q") for one in ("n0", "n1", "n2")})
     for node in story.group.nodes.values():

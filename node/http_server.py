@@ -2,7 +2,9 @@
 
 Invariants: at most `connections_max` connections; where all places are taken a newcomer gets that of the one that has
 gone without a request for longest (an address is no identity: nobody is refused for where they come from), and only
-where every connection has a request is it refused, with 503 as problem+json. A head that is not complete after HEAD_S,
+where every connection has a request is it refused, with 503 as problem+json, and not even then where somebody takes
+nothing of an answer for YIELDS_S. What all answers have that nobody took yet is bounded: whoever has taken nothing for
+longest goes. A head that is not complete after HEAD_S,
 a body after BODY_S, and an answer of which nothing more is taken for STALL_S cost their connection, however slowly
 bytes come. TLS handshakes, which come before all that, are bounded in `node.tls_listener`.
 """
@@ -27,6 +29,8 @@ HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
 STALL_S: Final = 30.0
 CONNECTIONS_MAX: Final = 512
+UNTAKEN_BYTES_MAX: Final = 64 << 20  # of all answers; one of 16 MiB is the longest
+YIELDS_S: Final = 2.0
 TICKS_PER_LOOK: Final = 10  # uvicorn ticks ten times a second
 FULL: Final = json.dumps(
     {"type": "about:blank", "status": 503, "title": "Busy", "detail": "All connections are in use; try again."}
@@ -46,10 +50,12 @@ class Places(Base):
     """Mixed into one of uvicorn's HTTP protocols: a connection that knows for how long it has been in its state."""
 
     connections_max = CONNECTIONS_MAX
+    untaken_bytes_max = UNTAKEN_BYTES_MAX
     limits_s: dict[str, float] = {"head": HEAD_S, "body": BODY_S, "stalled": STALL_S}  # noqa: RUF012 - set by tests
     state: tuple[str, int] = ("head", id(None))
     since_s = 0.0
-    drained = 0  # how often what was written was taken after a pause
+    untaken_bytes = 0  # of its answers, as last looked ...
+    taken_s = 0.0  # ... and when some of them was last seen to be taken
     # uvicorn's own
     connections: set[Any]
     transport: asyncio.Transport
@@ -66,28 +72,64 @@ class Places(Base):
         super().connection_made(transport)
 
     def free_a_place(self) -> bool:
-        idle = [one for one in self.connections if isinstance(one, Places) and one.state_now()[0] == "head"]
-        if not idle:
+        ours = [one for one in self.connections if isinstance(one, Places)]
+        idle = [one for one in ours if one.state_now()[0] == "head"]
+        if idle:
+            min(idle, key=lambda one: one.since_s).leave()
+            return True
+        stalled = self.longest_stalled(ours)
+        if stalled is None or time.monotonic() - stalled.taken_s < YIELDS_S:
             return False
-        longest = min(idle, key=lambda one: one.since_s)
-        self.connections.discard(longest)
-        longest.transport.abort()
+        stalled.leave()
         return True
+
+    def longest_stalled(self, among: list[Places]) -> Places | None:
+        """Who has taken nothing of an answer for longest; None: nobody has one waiting."""
+        waiting = [one for one in among if one.look_at_untaken(time.monotonic())]
+        return min(waiting, key=lambda one: one.taken_s, default=None)
+
+    def leave(self) -> None:
+        self.connections.discard(self)
+        self.untaken_bytes = 0
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.flow is not None:  # not one that was refused
             super().data_received(data)
 
+    def pause_writing(self) -> None:
+        if self.flow is None:
+            return
+        super().pause_writing()
+        self.taken_s, self.untaken_bytes = time.monotonic(), self.transport.get_write_buffer_size()
+        ours = [one for one in self.connections if isinstance(one, Places)]
+        while sum(one.transport.get_write_buffer_size() for one in ours) > self.untaken_bytes_max:
+            longest = self.longest_stalled(ours)
+            if longest is None:
+                break
+            longest.leave()
+            ours.remove(longest)
+
     def resume_writing(self) -> None:
-        self.drained += 1
+        self.untaken_bytes = 0
         if self.flow is not None:
             super().resume_writing()
+
+    def look_at_untaken(self, now_s: float) -> bool:
+        """Whether an answer waits to be taken."""
+        if self.flow is None or not self.flow.write_paused:
+            return False
+        now_bytes = self.transport.get_write_buffer_size()
+        if now_bytes < self.untaken_bytes:
+            self.taken_s = now_s
+        self.untaken_bytes = now_bytes
+        return True
 
     def state_now(self) -> tuple[str, int]:
         """What it waits for; by the number each request, and each progress of a slow reader, is a state of its own."""
         cycle = self.cycle
         if self.flow is not None and self.flow.write_paused:
-            return "stalled", self.drained
+            return "stalled", self.transport.get_write_buffer_size()
         if cycle is None or cycle.response_complete:
             return "head", id(cycle)
         return ("body" if cycle.more_body else "answer"), id(cycle)
@@ -95,6 +137,7 @@ class Places(Base):
     def look(self, now_s: float) -> None:
         """Ends the connection where it has been in one state for too long."""
         state = self.state_now()
+        self.look_at_untaken(now_s)
         if state != self.state:
             self.state, self.since_s = state, now_s
         elif now_s - self.since_s > self.limits_s.get(state[0], float("inf")):

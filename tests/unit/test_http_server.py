@@ -27,6 +27,7 @@ from tests.unit.console_kit import run, running
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
 GET = HEAD + b"\r\n"
 ENDS_WITHIN_S = 60.0
+LONG_BYTES = 8 << 20  # more than the system's own buffers take
 SERVERS: list[BoundedServer] = []
 PROTOCOLS = (BoundedHttp, BoundedH11)
 
@@ -41,6 +42,8 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
                 await asyncio.sleep(0)
 
         await StreamingResponse(endless())(scope, receive, send)
+    elif scope["path"] == "/long":
+        await PlainTextResponse(bytes(LONG_BYTES))(scope, receive, send)
     elif scope["path"] == "/wait":
         await asyncio.Event().wait()
     else:
@@ -49,9 +52,14 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def serving(protocol: type[Places], *, connections_max: int = 512, limit_s: float = 0.5) -> AsyncIterator[int]:
-    limits_s = {"head": limit_s, "body": limit_s, "stalled": limit_s}
-    bounded = type("Bounded", (protocol,), {"connections_max": connections_max, "limits_s": limits_s})
+async def serving(
+    protocol: type[Places], *, connections_max: int = 512, limit_s: float = 0.5, untaken_bytes_max: int = 64 << 20
+) -> AsyncIterator[int]:
+    limits = {
+        "limits_s": {"head": limit_s, "body": limit_s, "stalled": limit_s},
+        "connections_max": connections_max, "untaken_bytes_max": untaken_bytes_max,
+    }  # fmt: skip
+    bounded = type("Bounded", (protocol,), limits)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1000)
@@ -131,6 +139,49 @@ def test_a_reader_that_takes_nothing_is_left(protocol: type[Places]) -> None:
     run(work())
 
 
+async def asks_and_takes_nothing(port: int) -> socket.socket:
+    one = socket.socket()
+    one.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(one, ("127.0.0.1", port))
+    await loop.sock_sendall(one, b"GET /long HTTP/1.1\r\nhost: x\r\n\r\n")
+    return one
+
+
+def untaken_bytes() -> int:
+    """Of all answers of this test's server."""
+    return sum(one.transport.get_write_buffer_size() for one in SERVERS[-1].server_state.connections)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_answers_that_nobody_takes_are_bounded_in_their_sum(protocol: type[Places]) -> None:
+    """100 connections that asked a control plane for 16 MiB each and took nothing had it hold a gigabyte."""
+
+    most_bytes = 8 * LONG_BYTES
+
+    async def work() -> None:
+        async with serving(protocol, limit_s=3600, untaken_bytes_max=most_bytes) as port:
+            deaf = [await asks_and_takes_nothing(port) for _ in range(30)]
+            most = 0
+            for _ in range(3):  # who comes after them gets all of it, however slowly
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+                writer.write(b"GET /long HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                taken = 0
+                while piece := await reader.read(65536):
+                    taken += len(piece)
+                    most = max(most, untaken_bytes())
+                    await asyncio.sleep(0.001)
+                assert taken > LONG_BYTES
+                writer.close()
+            assert LONG_BYTES < most <= most_bytes
+            assert len(SERVERS[-1].server_state.connections) < len(deaf) / 2
+            for one in deaf:
+                one.close()
+
+    run(work())
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_newcomer_gets_the_place_of_the_one_that_idles_longest(protocol: type[Places]) -> None:
     async def work() -> None:
@@ -142,6 +193,26 @@ def test_a_newcomer_gets_the_place_of_the_one_that_idles_longest(protocol: type[
                 assert b"200" in await reader.readline()
             assert await ended(idle[0][0]) == b""
             for _, one in [*idle, (reader, writer)]:
+                one.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_newcomer_gets_the_place_of_who_takes_nothing(protocol: type[Places]) -> None:
+    """Everybody who asked for something long and took none of it kept a place for half a minute."""
+
+    async def work() -> None:
+        async with serving(protocol, connections_max=4, limit_s=3600) as port:
+            deaf = [await asks_and_takes_nothing(port) for _ in range(4)]
+            answer = b""
+            async with asyncio.timeout(ENDS_WITHIN_S):
+                while b"200 OK" not in answer:
+                    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.write(HEAD + b"connection: close\r\n\r\n")
+                    answer = await ended(reader)
+                    writer.close()
+            for one in deaf:
                 one.close()
 
     run(work())

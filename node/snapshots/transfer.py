@@ -25,6 +25,7 @@ from node.snapshots.directory import (
     FOLDER,
     INSTALL_WORK,
     META,
+    OUT_BYTES,
     PIECE_BYTES,
     SEALED,
     Snapshot,
@@ -47,7 +48,6 @@ from node.store.files.os_files import (
 from node.store.files.platform import OS, Platform
 
 RECEIVING: Final = "receiving"
-SYNC_BYTES: Final = 8 * 1024 * 1024  # synced as it grows, so that no sync of the log waits for all of it
 ROOM_BYTES: Final = 64 * 1024 * 1024  # stays free beside it: the log goes on
 
 
@@ -167,9 +167,10 @@ class SnapshotReceiver:
             at = 0
             while piece := platform.pread(fd, PIECE_BYTES, at):
                 write_all(fd, piece, at, f"writing {path}", platform)
+                platform.write_out(fd, at, len(piece))
                 at += len(piece)
         except OSError as error:
-            raise wrap(error, f"reading {path}") from error
+            raise wrap(error, f"writing {path} again") from error
         finally:
             platform.close(fd)
 
@@ -196,10 +197,11 @@ class SnapshotReceiver:
             raise wrap(error, f"opening {path}") from error
         try:
             write_all(fd, data, offset, f"writing {path}", platform)
-            if offset // SYNC_BYTES != (offset + len(data)) // SYNC_BYTES:
-                platform.fsync(fd)
+            begin, end = offset - offset % OUT_BYTES, offset + len(data)
+            if end - begin >= OUT_BYTES:  # no sync: each would make the log's own wait for the file system's journal
+                platform.write_out(fd, begin, end - begin)
         except OSError as error:
-            raise wrap(error, f"syncing {path}") from error
+            raise wrap(error, f"writing {path}") from error
         finally:
             platform.close(fd)
 

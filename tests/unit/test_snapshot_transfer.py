@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -18,7 +19,7 @@ from node.snapshots.transfer import SnapshotReceiver, Taken, open_newest, take_r
 from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.identity import Base
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import OS, OsPlatform, Platform
 from node.store.log_store import EntryMeta, TruncationRecord
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 
@@ -34,6 +35,70 @@ def send(receiver: SnapshotReceiver, meta: SnapshotMeta = META, data: bytes = DA
         at = taken.held_bytes
         taken = receiver.take(meta, at, data[at : at + PIECE])
     return taken
+
+
+class Disk(OsPlatform):
+    """Notes what is synced and what is only written out, by the file's name."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.breaks = False
+
+    def fsync(self, fd: int) -> None:  # type: ignore[override]
+        self.calls.append(f"{Path(os.readlink(f'/proc/self/fd/{fd}')).name} synced")
+        super().fsync(fd)
+
+    def write_out(self, fd: int, offset: int, length: int) -> None:  # type: ignore[override]
+        self.calls.append(f"{offset} to {offset + length} written out")
+        if self.breaks:
+            raise OSError(errno.EIO, "Input/output error")
+        super().write_out(fd, offset, length)
+
+
+def long_one() -> tuple[SnapshotMeta, bytes]:
+    """A snapshot of two and a half pieces."""
+    data = random.Random(3).randbytes(snapshots.OUT_BYTES * 5 // 2)
+    return replace(META, data_bytes=len(data), data_crc=crc32(data)), data
+
+
+def test_a_long_one_is_written_out_as_it_comes_and_synced_once(tmp_path: Path) -> None:
+    disk = Disk()
+    receiver = SnapshotReceiver(tmp_path, disk)
+    meta, data = long_one()
+    receiver.take(meta, 0, b"")
+    disk.calls.clear()
+    step = snapshots.OUT_BYTES * 3 // 4
+    for at in range(0, len(data), step):
+        receiver.take(meta, at, data[at : at + step])
+    written = [call for call in disk.calls if call.endswith("written out")]
+    assert written == ["0 to 1572864 written out", "1048576 to 2359296 written out"]
+    assert disk.calls.count("data synced") == 1 and disk.calls.index("data synced") == 2
+    take_received(tmp_path, 9, disk)
+    assert newest(tmp_path) == (9, data)
+
+
+def test_what_could_not_be_written_out_is_begun_anew(tmp_path: Path) -> None:
+    disk = Disk()
+    receiver = SnapshotReceiver(tmp_path, disk)
+    meta, data = long_one()
+    receiver.take(meta, 0, b"")
+    disk.breaks = True
+    with pytest.raises(StoreIOError, match="Input/output error"):
+        receiver.take(meta, 0, data[: snapshots.OUT_BYTES])
+    disk.breaks = False
+    assert receiver.take(meta, 0, b"") == Taken(0)
+
+
+def test_what_an_earlier_process_left_is_written_out_again_piece_by_piece(tmp_path: Path) -> None:
+    meta, data = long_one()
+    first = SnapshotReceiver(tmp_path)
+    first.take(meta, 0, b"")
+    first.take(meta, 0, data[:-1])
+    disk = Disk()
+    assert SnapshotReceiver(tmp_path, disk).take(meta, 0, b"") == Taken(len(data) - 1)
+    assert [call for call in disk.calls if call.endswith("written out")] == [
+        "0 to 1048576 written out", "1048576 to 2097152 written out", "2097152 to 2621439 written out",
+    ]  # fmt: skip
 
 
 def newest(directory: Path, platform: Platform = OS) -> tuple[int, bytes]:

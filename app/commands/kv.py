@@ -120,6 +120,8 @@ def delete(target: Target, key: KeyArgument, as_json: JsonOption = False) -> int
     deleted = with_store(target, lambda store: store.delete(os.fsencode(key)))
     if as_json:
         print_json({"key": key, "deleted": deleted})
+    elif not deleted:
+        say(f"kv: there is no key {key}")
     return Exit.FINE if deleted else Exit.FINDING
 
 

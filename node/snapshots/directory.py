@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from node.protocol.entry import POSITION_MAX, TERM_MAX, crc32
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused, wrap
@@ -252,6 +252,34 @@ def verify(snapshot: Snapshot, platform: Platform = OS) -> None:
     """Reads all of its data. Raises StoreCorrupt where that is not what was written, StoreError."""
     for _piece in pieces_of(snapshot, platform=platform):
         pass
+
+
+class Damage(NamedTuple):
+    """What is wrong with the snapshot up to `index`; `file` is named from the store's directory on."""
+
+    index: int
+    file: str
+    detail: str
+
+
+def damaged_in(directory: Path, platform: Platform = OS) -> list[Damage]:
+    """Reads all data of all snapshots, oldest first; changes nothing, and may run beside whoever writes them.
+
+    Raises StoreError where one that is still there cannot be read.
+    """
+    found: list[Damage] = []
+    numbers = [int(match[1]) for name in platform.names(directory / FOLDER) if (match := _NAME.fullmatch(name))]
+    for index in sorted(numbers):
+        path = directory / FOLDER / f"snapshot_{index}"
+        try:
+            verify(read_snapshot(path, platform), platform)
+        except StoreError as error:
+            if not platform.exists(path):
+                continue  # newer ones took its place meanwhile
+            if not isinstance(error, StoreCorrupt | StoreRefused):
+                raise
+            found.append(Damage(index, f"{FOLDER}/{path.name}", str(error)))
+    return found
 
 
 def newest_sound(

@@ -15,6 +15,7 @@ import pytest
 from app.cli import run
 from app.commands.ledger import Split, Tally, batches_of, bodies_of
 from node.client import AppendResult, Denied, NotAppended, OutcomeUnknown, Unreachable
+from node.client.kv import KvClient
 from node.protocol.entry import Entry, Magic
 
 PEERS = "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3"
@@ -308,3 +309,24 @@ def test_tail_from_beyond_the_end_says_so(
     assert run(["tail", "--from", "7", *ON]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", f"tail: nothing is committed from 7 on: {ends}\n")
+
+
+def test_a_key_that_was_not_there_is_said_whatever_was_to_be_done_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An exit code of 1 without a word leaves open what went wrong."""
+
+    async def nothing(self: KvClient, key: bytes) -> None:
+        return None
+
+    async def not_deleted(self: KvClient, key: bytes) -> bool:
+        return False
+
+    monkeypatch.setattr(KvClient, "get", nothing)
+    monkeypatch.setattr(KvClient, "delete", not_deleted)
+    for command in ("get", "delete"):
+        assert run(["kv", command, "colour", "--peers", "n0-127.0.0.1:9"]) == 1
+        assert capsys.readouterr().err == "kv: there is no key colour\n"
+    assert run(["kv", "delete", "colour", "--json", "--peers", "n0-127.0.0.1:9"]) == 1
+    captured = capsys.readouterr()
+    assert (json.loads(captured.out), captured.err) == ({"key": "colour", "deleted": False}, "")

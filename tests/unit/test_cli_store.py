@@ -11,7 +11,10 @@ import pytest
 
 from app.cli import run
 from app.demo.breaks import CannotBreak, flip_one_bit
+from node.snapshots import directory
+from node.snapshots.directory import Snapshot, SnapshotMeta, SnapshotWriter
 from node.store.file_store import FileStore
+from node.store.files.platform import Platform
 
 SHAPE = {"entries", "begin_index", "end_index", "end_term", "terms", "sealed", "problems"}
 
@@ -51,6 +54,43 @@ def test_a_flipped_bit_is_found_at_its_index(data: Path, capsys: pytest.CaptureF
     assert (problem["class"], problem["index"]) == ("crc_invalid", index)
     assert flip_one_bit(data / "dledger-n0") == (index, path, offset)
     assert run(["store", "verify", str(data)]) == 0, "flipped twice is as it was"
+
+
+def saved(store: Path, index: int, state: bytes = b"the state") -> Path:
+    """A snapshot of the store's; where its data lies."""
+    writer = SnapshotWriter(store)
+    writer.write(state)
+    return writer.commit(SnapshotMeta(index, 1)).path / "data"
+
+
+def test_a_snapshot_that_is_not_what_was_written_is_a_problem(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = data / "dledger-n0"
+    saved(store, 10)
+    rotten = saved(store, 20)
+    assert run(["store", "verify", str(data)]) == 0
+    assert "every record and every snapshot was read" in capsys.readouterr().out
+    rotten.write_bytes(b"tHe state")
+    assert run(["store", "verify", str(data), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert set(problem) == {"class", "index", "last_index", "file", "detail"}
+    assert (problem["class"], problem["index"], problem["file"]) == ("snapshot_damaged", 20, "snapshot/snapshot_20")
+    assert "does not match its checksum" in problem["detail"] and "puts it aside" in problem["detail"]
+    (store / "snapshot" / "snapshot_10" / "quorumscope-meta").write_bytes(b"rot")
+    assert run(["store", "verify", str(data)]) == 1
+    assert "2 problems" in capsys.readouterr().out
+
+
+def test_a_snapshot_that_goes_while_it_is_read_is_no_problem(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = data / "dledger-n0"
+    gone = saved(store, 10).parent
+    read = directory.read_snapshot
+
+    def late(path: Path, platform: Platform) -> Snapshot:
+        shutil.rmtree(gone)
+        return read(path, platform)
+
+    monkeypatch.setattr(directory, "read_snapshot", late)
+    assert directory.damaged_in(store) == []
 
 
 def test_nothing_committed_nothing_flipped(tmp_path: Path) -> None:

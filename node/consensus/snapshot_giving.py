@@ -103,8 +103,8 @@ class SnapshotGiving:
         self._is_out = False  # that was sent, and not answered
         self._waits_for_driver = False
         self._again_at = 0  # the driver is not asked to open one before
-        # What the peer got of that one did not match its checksum: once, as after a power loss; or again.
-        self._damaged_once = self._not_through = -1
+        # What the peer got of that one did not match its checksum, or it cannot be read: once, or again.
+        self._unusable_once = self._not_through = -1
 
     @property
     def obstacle(self) -> str:
@@ -200,12 +200,20 @@ class SnapshotGiving:
             return False
         self._waits_for_driver = False
         if not piece:
-            index = self._meta.index
-            self._forget()
-            self._later(f"the snapshot up to entry {index} cannot be read", now)
+            self._unusable(f"the snapshot up to entry {self._meta.index} cannot be read", now)
             return False
         self._data, self._is_out = piece, False
         return True
+
+    def _unusable(self, why: str, now: int) -> None:
+        """The open one; the second time a newer one has to be saved."""
+        assert self._meta is not None
+        index = self._meta.index
+        if self._unusable_once == index:
+            self._not_through = index
+        self._unusable_once = index
+        self._forget()
+        self._later(why, now)
 
     def _forget(self) -> None:
         self._meta, self.index, self._held_bytes, self._data = None, -1, None, None
@@ -224,11 +232,7 @@ class SnapshotGiving:
         if meta is None or answer.x_term != meta.index or not 0 <= answer.x_index <= meta.data_bytes:
             return None
         if answer.code == ResponseCode.INSTALL_SNAPSHOT_ERROR:
-            if self._damaged_once == meta.index:
-                self._not_through = meta.index
-            self._damaged_once = meta.index
-            self._forget()
-            self._later(f"the snapshot up to entry {meta.index} arrived, and it is damaged", now)
+            self._unusable(f"the snapshot up to entry {meta.index} arrived, and it is damaged", now)
             return SECOND
         if answer.code != ResponseCode.SUCCESS:
             return None

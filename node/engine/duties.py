@@ -35,6 +35,7 @@ from node.engine.disk import Disk
 from node.engine.feeder import Feeder
 from node.engine.held_back import HeldBack
 from node.engine.log_reads import LogReads
+from node.engine.machine_requests import MachineRequests
 from node.engine.peer_links import PeerLinks
 from node.engine.process import Process
 from node.engine.proposals import Done
@@ -56,6 +57,7 @@ class Driver(Protocol):
 
     replica: Replica
     client_requests: ClientRequests
+    machine_requests: MachineRequests | None
     now_ns: Callable[[], int]
 
     def guarded(self, step: Callable[[], object]) -> None: ...
@@ -98,9 +100,13 @@ class Duties:
         self.feeder = Feeder(driver.replica, self.reads, applier, driver.now_ns, driver.step)
         self.snapshots: SnapshotTransfer | None = None
         if machine is not None:
-            directory, save = settings.store_directory, partial(machine.save, lambda _index, _error: None)
+            directory, save = settings.store_directory, self._save_snapshot
             self.snapshots = SnapshotTransfer(store, directory, process.readers, self, driver.fail, save)
         self._space_timer: asyncio.TimerHandle | None = None
+
+    def _save_snapshot(self, index: int) -> None:
+        if self._driver.machine_requests is not None:
+            self._driver.machine_requests.save_upto(index)
 
     def start(self) -> None:
         self.scrubber.start()

@@ -48,6 +48,10 @@ LOST: Final = "the state machine's state is lost here, and comes from the leader
 NOT_TAKEN: Final = "the answers before this one were not taken: read them first"
 
 
+def _nobody_asked(_index: int, _error: str) -> None:
+    """What became of a save is in the log."""
+
+
 class Driver(Protocol):
     """What is needed of the engine."""
 
@@ -176,6 +180,14 @@ class MachineRequests:
         """See `Machine.save`."""
         self._machine.save(done)
 
+    def save_upto(self, index: int) -> None:
+        """A snapshot that goes up to that entry or beyond. Where none is committed there an entry is added that says
+        nothing but the time: the newest snapshot may be damaged, and a group that is idle would wait for a client."""
+        if index > self._driver.replica.committed_index and self._driver.replica.role is Role.LEADER:
+            self._tick(lambda: self._machine.save(_nobody_asked))
+        else:
+            self._machine.save(_nobody_asked)
+
     def restart(self) -> None:
         """See `Machine.restart`."""
         self._machine.restart()
@@ -192,12 +204,19 @@ class MachineRequests:
         """A leader whose state machine waits for a time that has come adds an entry that says so."""
         self.start()
         wake = self._machine.wake_at_ms
-        if wake is None or self._tick_open or self._driver.replica.role is not Role.LEADER or self._wall() < wake:
+        if wake is not None and self._driver.replica.role is Role.LEADER and self._wall() >= wake:
+            self._tick(lambda: None)
+
+    def _tick(self, done: Callable[[], None]) -> None:
+        """An entry that says what time it is; one at a time."""
+        if self._tick_open:
             return
         self._tick_open = True
-        tick = Proposal([body_of(Type.TICK, self._stamp())], self._ticked, at_apply=True)
+
+        def ticked(_outcome: Outcome) -> None:
+            self._tick_open = False
+            done()
+
+        tick = Proposal([body_of(Type.TICK, self._stamp())], ticked, at_apply=True)
         self._driver.proposals.add(self._ticks, tick, ordered=False)
         self._driver.read_done()
-
-    def _ticked(self, _outcome: Outcome) -> None:
-        self._tick_open = False

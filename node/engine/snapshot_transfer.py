@@ -59,9 +59,9 @@ class SnapshotTransfer:
 
     def __init__(
         self, store: LogStore, directory: Path, readers: Executor, reports: Reports,
-        fail: Callable[[str], None], save: Callable[[], None],
+        fail: Callable[[str], None], save: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`save`: has the state machine save a snapshot."""
+        """`save`: has the state machine save a snapshot that goes up to that entry or beyond."""
         self._store, self._directory, self._readers, self._reports = store, directory, readers, reports
         self._fail, self._save = fail, save
         self._loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ class SnapshotTransfer:
             now_s = self._loop.time()
             if now_s - self._saved_at_s >= SAVE_AGAIN_S:
                 self._saved_at_s = now_s
-                self._save()
+                self._save(order.from_index)
             self._reports.snapshot_opened(order, None, SAVES if error is None else str(error))
             return
         self._close_open()

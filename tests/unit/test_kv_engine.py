@@ -76,6 +76,23 @@ def test_a_command_is_refused_until_the_state_machine_is_there(tmp_path: Path) -
     run(tmp_path, 1, work)
 
 
+def test_a_snapshot_beyond_what_is_committed_waits_for_no_client(tmp_path: Path) -> None:
+    """The newest one of a leader may be damaged, and who needs another one cannot wait until somebody writes."""
+
+    async def work(members: Members, client: LedgerClient) -> None:
+        [(engine, machine)] = members
+        index = await KvClient(client, deadline_s=30.0).put(b"a", b"1")
+        saved: list[int] = []
+        machine.save = lambda done: saved.append(machine.caller.at)  # type: ignore[method-assign]
+        engine.duties._save_snapshot(index)
+        assert saved == [index]
+        engine.duties._save_snapshot(index + 1)
+        await until(lambda: len(saved) == 2)
+        assert saved[1] == index + 1
+
+    run(tmp_path, 1, work)
+
+
 def test_compare_and_set_takes_place_once(tmp_path: Path) -> None:
     async def work(members: Members, client: LedgerClient) -> None:
         kv = KvClient(client, deadline_s=30.0)

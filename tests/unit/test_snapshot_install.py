@@ -281,6 +281,22 @@ def test_one_that_arrives_damaged_twice_is_not_sent_again() -> None:
     assert isinstance(order, OpenSnapshot) and order.from_index == 2
 
 
+def test_one_that_cannot_be_read_twice_is_not_opened_again() -> None:
+    solo = leading("n1")
+    for _ in range(2):
+        (offer,) = opened(solo)
+        held(solo, offer, 0)
+        (order,) = solo.snapshots
+        assert isinstance(order, ReadSnapshot)
+        solo.replica.disk.snapshot_read(order, None, solo.now)
+        solo.take()
+        assert "cannot be read" in solo.replica.member.alarms["needs_snapshot", "n1"].text
+        solo.snapshots.clear()
+        solo.late_tick(1_500)
+    (again,) = solo.snapshots
+    assert isinstance(again, OpenSnapshot) and again.from_index == 2
+
+
 def test_a_lost_connection_makes_way_and_the_next_asks_first() -> None:
     solo = leading("n1", "n2")
     opened(solo)

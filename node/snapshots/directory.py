@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from node.protocol.entry import POSITION_MAX, TERM_MAX, crc32
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused, wrap
@@ -29,7 +29,7 @@ from node.store.files.os_files import (
     write_all,
     write_synced,
 )
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import FILE, LINK, OS, Platform
 
 FOLDER: Final = "snapshot"
 DATA, META, SEALED = "data", "snapshot_meta", "quorumscope-meta"
@@ -185,6 +185,10 @@ def newest_index(directory: Path, platform: Platform = OS) -> int:
 
 def read_snapshot(path: Path, platform: Platform = OS) -> Snapshot:
     """What stands under that name. Raises StoreError where that is no whole snapshot."""
+    for name in (META, DATA, SEALED):
+        kind = platform.file_kind(path / name)
+        if kind not in ("", FILE, LINK):  # opening a FIFO waits for its writer
+            raise StoreCorrupt(f"{path / name} is a {kind}, not a file of this store")
     try:
         value = json.loads(platform.read_bytes(path / META)[:META_BYTES_MAX])
         index, term = value["lastIncludedIndex"], value["lastIncludedTerm"]
@@ -254,7 +258,8 @@ def verify(snapshot: Snapshot, platform: Platform = OS) -> None:
         pass
 
 
-class Damage(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class Damage:
     """What is wrong with the snapshot up to `index`; `file` is named from the store's directory on."""
 
     index: int

@@ -80,6 +80,19 @@ def test_a_snapshot_that_is_not_what_was_written_is_a_problem(data: Path, capsys
     assert "2 problems" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["data", "snapshot_meta", "quorumscope-meta"])
+def test_a_fifo_in_a_snapshot_is_waited_for_by_nobody(
+    data: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(data / "dledger-n0", 10, b"").with_name(name)
+    path.unlink()
+    os.mkfifo(path)
+    assert run(["store", "verify", str(data), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["class"] == "snapshot_damaged" and f"{name} is a FIFO" in problem["detail"]
+    assert directory.newest_sound(data / "dledger-n0") == (None, [])
+
+
 def test_a_snapshot_that_goes_while_it_is_read_is_no_problem(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = data / "dledger-n0"
     gone = saved(store, 10).parent

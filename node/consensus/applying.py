@@ -111,6 +111,11 @@ class Applying:
         """None: not known. It may stand above what this member knows to be committed: it can outlive an engine."""
         return None if self._at is None else min(self._at, self._member.committed_index)
 
+    @property
+    def failing(self) -> str:
+        """Why the entry behind its position is not applied, while that is tried again; empty: it is."""
+        return self._last_error or "" if self._failures else ""
+
     # --- what the applier says ----------------------------------------------------------------------------------
     def ready(self, index: int, term: int | None, now: int) -> int:
         """An applier starts: it has applied everything up to `index`, an entry of `term` (None: it does not know).

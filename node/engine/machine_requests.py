@@ -96,9 +96,9 @@ class MachineRequests:
         count, size = len(request.bodies), len(frame.body)
         if request.ordered or request.expected_index >= 0:
             raise BodyError("commands take no expected_index and no order: name a condition in the command itself")
-        absent = self._absent()
-        if absent is not None:
-            connection.answer(frame, encode_command_answer(CommandAnswer(self._clients.append_answer(absent), False)))
+        idle = self._idle()
+        if idle is not None:
+            connection.answer(frame, encode_command_answer(CommandAnswer(self._clients.append_answer(idle), False)))
             return
         self._quota.take(connection, count, size)
 
@@ -116,16 +116,22 @@ class MachineRequests:
         bodies = with_head(request.bodies, body_of(Type.COMMAND, self._stamp()))
         self._driver.proposals.add(connection, Proposal(bodies, done, at_apply=True), ordered=False)
 
-    def _absent(self) -> Outcome | None:
-        """Refuses for a leader whose state machine has not said yet where it stands: it starts, or is started again.
+    def _idle(self) -> Outcome | None:
+        """Refuses for a leader whose state machine has not said yet where it stands (it starts, or is started again),
+        or which cannot apply an entry.
 
         What was appended then would be in the log for good, and its result unknown where that takes long.
         """
         replica = self._driver.replica
-        if replica.role is not Role.LEADER or replica.applied_index is not None:
+        if replica.role is not Role.LEADER:
             return None
-        why = replica.applying.status().last_error or "it has not started yet"
-        code, text = ResponseCode.LEADER_NOT_READY, f"the state machine is not there: {why}"
+        if replica.applied_index is None:
+            text = f"the state machine is not there: {replica.applying.status().last_error or 'it has not started yet'}"
+        elif failing := replica.applying.failing:
+            text = f"the state machine applies nothing more: {failing}"
+        else:
+            return None
+        code = ResponseCode.LEADER_NOT_READY
         return Outcome(code, -1, -1, replica.term, Appended.NOT_APPENDED, replica.config.self_id, text)
 
     def _stamp(self) -> int:
@@ -209,7 +215,7 @@ class MachineRequests:
 
     def _tick(self, done: Callable[[], None]) -> None:
         """An entry that says what time it is; one at a time."""
-        if self._tick_open:
+        if self._tick_open or self._idle() is not None:
             return
         self._tick_open = True
 

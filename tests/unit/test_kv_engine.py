@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from node.client import LedgerClient, NotAppended
+from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.client.kv import KvClient, WatchGone
 from node.client.machine import MachineClient
+from node.engine.applier import Batch
 from node.engine.engine import Engine
 from node.protocol.kv import EventType, If, KvCommand, KvError, Op, Status, encode_command
 from node.state_machine.kv import KeyValue
@@ -72,6 +73,37 @@ def test_a_command_is_refused_until_the_state_machine_is_there(tmp_path: Path) -
         await patient
         items, _ = await KvClient(client, deadline_s=60.0).range(b"a")
         assert [one.key for one in items] == [b"b"]
+
+    run(tmp_path, 1, work)
+
+
+def test_commands_are_refused_while_an_entry_cannot_be_applied(tmp_path: Path) -> None:
+    """Each would be in the log for good, and its result unknown; nor is the log filled with what time it is."""
+
+    async def work(members: Members, client: LedgerClient) -> None:
+        [(engine, machine)] = members
+        replica = engine.replica
+        await KvClient(client, deadline_s=30.0).put(b"a", b"1")
+        await until(lambda: replica.member.hard.group_id is not None)  # an entry of the log's, too
+
+        def poisoned(batch: Batch) -> None:
+            assert machine.reports is not None
+            machine.reports.applied(batch.life, batch.first_index - 1, [], f"entry {batch.first_index}: no such thing")
+
+        machine.take = poisoned  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await KvClient(client, deadline_s=30.0).put(b"a", b"2")
+        end = replica.store.end_index
+        with pytest.raises(
+            NotAppended, match=f"LEADER_NOT_READY: the state machine applies nothing more: entry {end}: no"
+        ):
+            await MachineClient(client, deadline_s=1.0).command(encode_command(KvCommand(Op.PUT, b"a", b"3")))
+        assert engine.machine_requests is not None
+        engine.machine_requests._tick(lambda: None)
+        assert replica.store.end_index == end and not engine.proposals.waiting
+        del machine.take  # it can apply that now
+        index = await KvClient(client, deadline_s=60.0).put(b"a", b"4")
+        assert index == end + 1 and not replica.applying.failing
 
     run(tmp_path, 1, work)
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from node.client.arguments import MS_MAX, number_of
 from node.client.errors import LedgerError, Unreachable, Unsupported
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
+from node.client.members import link_to
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.transport.committed_frames import (
@@ -76,7 +77,7 @@ class CommittedStream:
         """For ever, from one leader to the next. Raises Unreachable, Unsupported, LedgerError."""
         retry = Retry(self._deadline_s)
         while True:
-            link = await self._link(retry)
+            link = await link_to(self._client, self._member_id, retry)
             subscription: Subscription | None = None
             try:
                 async with asyncio.timeout(retry.left_s()):
@@ -103,11 +104,6 @@ class CommittedStream:
             if self._member_id is None:
                 self._client.forget(link)
             await retry.pause()
-
-    async def _link(self, retry: Retry) -> MemberLink:
-        if self._member_id is None:
-            return await self._client.leader_link(retry)
-        return self._client.link_of(self._member_id)
 
 
 class Subscription:

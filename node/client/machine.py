@@ -15,6 +15,7 @@ from node.client.gathered import Gathered
 from node.client.leader import DENIED
 from node.client.ledger_client import LedgerClient
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError
+from node.client.members import link_to
 from node.client.retry import Retry
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.machine_frames import (
@@ -170,7 +171,7 @@ class MachineClient:
         retry = Retry(self._deadline_s + wait_ms / 1000)
         settled: list[QuestionAnswer | LedgerError | str] = ["it was not asked yet"] * len(questions)
         while True:
-            link = await self._client.leader_link(retry) if member_id is None else self._client.link_of(member_id)
+            link = await link_to(self._client, member_id, retry)
             open_at = [at for at, one in enumerate(settled) if isinstance(one, str)]
             # Without a wait of its own it still may wait for its state.
             patience_ms = wait_ms or int(min(retry.left_s() * 1000, WAIT_MS_MAX))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
+from node.client.errors import LedgerError, Unreachable
 from node.client.link import GroupIdentity, MemberLink
 from node.client.retry import Retry
 
@@ -27,6 +29,26 @@ def links_to_new(
         return {}  # a client of one member stays with that one
     new = {one: at for one, at in identity.members.items() if one not in known}
     return {one: MemberLink(one, at, identity, tls, token) for one, at in new.items()}
+
+
+class Links(Protocol):
+    """What is needed of a client."""
+
+    async def leader_link(self, retry: Retry) -> MemberLink: ...
+    def link_of(self, member_id: str) -> MemberLink: ...
+
+
+async def link_to(client: Links, member_id: str | None, retry: Retry) -> MemberLink:
+    """To that member, or to the leader. Whoever looks for the leader hears of members that came later: so does a client
+    that does not know that one yet. Raises LedgerError."""
+    if member_id is None:
+        return await client.leader_link(retry)
+    try:
+        return client.link_of(member_id)
+    except LedgerError:
+        with suppress(Unreachable):
+            await client.leader_link(retry)
+        return client.link_of(member_id)
 
 
 async def members(client: LedgerClient) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.client import LedgerClient, NotAppended, OutcomeUnknown
+from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
 from node.client.kv import KvClient, WatchGone
 from node.client.machine import MachineClient
 from node.engine.applier import Batch
@@ -52,6 +52,28 @@ def test_what_is_put_is_read_from_every_member(tmp_path: Path) -> None:
         items, more = await kv.range(b"k18")
         assert ([one.key for one in items], more) == ([b"k18", b"k19"], False)
         assert (await kv.delete(b"a"), await kv.delete(b"a"), await kv.get(b"a")) == (True, False, None)
+
+    run(tmp_path, 3, work)
+
+
+def test_the_first_read_of_a_client_may_be_at_a_member_that_it_was_not_told_of(tmp_path: Path) -> None:
+    """Members come later than the addresses that clients are given."""
+
+    async def work(members: Members, client: LedgerClient) -> None:
+        await KvClient(client, deadline_s=30.0).put(b"a", b"1")
+        for number in range(3):
+            told = {one: at for one, at in members[0][0].settings.peers.items() if one != f"n{number}"}
+            other = LedgerClient(told, deadline_s=30.0)
+            try:
+                item = await KvClient(other, deadline_s=30.0, member_id=f"n{number}").get(b"a")
+                assert item is not None and item.value == b"1"
+                with pytest.raises(LedgerError, match="n7 is not one of"):
+                    await KvClient(other, deadline_s=30.0, member_id="n7").get(b"a")
+                positions = other.committed(f"n{number}")
+                assert (await anext(positions)).committed_index >= item.index
+                await positions.aclose()
+            finally:
+                await other.close()
 
     run(tmp_path, 3, work)
 

@@ -22,7 +22,7 @@ from app.demo.feeder import Feeder
 from app.demo.message_feed import FLIGHT_TOPICS, LINES_TOPIC, MessageFeed
 from app.demo.messages import Flights, Lines
 from app.demo.ports import Ports
-from app.demo.processes import Processes
+from app.demo.processes import Processes, broker_of
 from app.demo.run import CONSOLE_PORT, CONTROL_PORT, START_WITHIN_S, DemoOptions, demo_directory, listens
 from node.background import Background, reason_of
 from node.guardian import Guardian
@@ -168,6 +168,8 @@ class PairDemo:
             )
             lines.append(f"       {self.directory / name}")
         nodes = " ".join(f"--node {url}" for url in self.controls.values())
+        slave, master = self.processes.running["s1"].pid, self.processes.running["m"].pid
+        slave = broker_of(slave) or slave  # its supervisor does nothing that would be missed
         stores = " ".join(f"--store {name}={self.directory / name}" for name in ROLES)
         return "\n".join(
             [
@@ -176,7 +178,8 @@ class PairDemo:
                 f"  Logs         {self.processes.logs}", "", "  Try, in another terminal:",
                 f"    {command} ha status {nodes}",
                 f"    {command} audit --ha {stores}",
-                f"    kill -STOP {self.processes.running['s1'].pid}; kill -CONT {self.processes.running['s1'].pid}",
+                f"    kill -STOP {slave}; kill -CONT {slave}",
+                f"    kill {master}; {command} ha promote --node {self.controls['s1']} --accept lacks_bytes",
                 "", f"  {self.options.ending}",
             ]
         )  # fmt: skip

@@ -19,6 +19,7 @@ from app.audit.pair_logs import reader_of
 from app.audit.pair_opening import opened
 from app.audit.pair_result import result_of
 from app.audit.replicas import ReplicaSpec
+from app.demo.processes import command_of
 from node.children import apart, environment, python
 
 pytestmark = pytest.mark.process
@@ -33,6 +34,10 @@ def said(url: str) -> dict[str, Any]:
 def acknowledged(master: dict[str, Any]) -> set[str]:
     """The slaves that have something of it."""
     return {one["peer_id"] for one in master["connections"] if one["acked_offset"]}
+
+
+def acknowledged_upto(master: dict[str, Any], slave: str) -> int:
+    return max((one["acked_offset"] or 0 for one in master["connections"] if one["peer_id"] == slave), default=0)
 
 
 def test_sends_run_and_both_slaves_have_what_the_master_has(tmp_path: Path) -> None:
@@ -56,6 +61,16 @@ def test_sends_run_and_both_slaves_have_what_the_master_has(tmp_path: Path) -> N
         while acknowledged(said(urls[0])) != {"s1", "s2"}:
             assert time.monotonic() < deadline, said(urls[0])
             time.sleep(0.05)
+        stopped = re.search(r"kill -STOP (\d+)", text)
+        assert stopped and "node.broker" in command_of(int(stopped[1]))  # its supervisor would stop nothing
+        os.kill(int(stopped[1]), signal.SIGSTOP)
+        try:
+            upto = said(urls[0])["end_offset"]
+            while said(urls[0])["end_offset"] <= upto or acknowledged_upto(said(urls[0]), "s1") >= upto:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            os.kill(int(stopped[1]), signal.SIGCONT)
     finally:
         demo.send_signal(signal.SIGINT)
         try:

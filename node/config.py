@@ -135,7 +135,7 @@ class Settings(BaseModel):
     def check_tables(self) -> Settings:
         """Raises ConfigError where no member can be started with this, whatever its files say; returns itself."""
         if self.ha.is_classic:
-            if wrong := ha_trouble(self.ha, self.node, has_broker=self.broker.has_broker, peers=self.peers):
+            if wrong := ha_trouble(self.ha, self.node, self.broker, self.peers):
                 raise ConfigError(wrong)
             return self._check_control()
         known = ", ".join(sorted(self.peers)) or "none"

@@ -164,7 +164,7 @@ class StoreTable(Table):
     dropped from there once it is on the disk, and read from the disk. 0: it stays as long as the kernel likes."""
     scrub_bytes_per_s: Annotated[int, Field(ge=0)] = 4 * MIB
     """How fast the log is read over and over in the background to find rot; 0 means it is not. What is found is named,
-    and repaired from the peers."""
+    and repaired from the peers (in classic mode it is named)."""
     scrub_pause_s: Annotated[int, Field(ge=1, le=365 * 24 * 3600)] = 3600
     """How long the background scrub rests between two passes."""
 

@@ -15,6 +15,7 @@ from node.config_table import AddressOrNothing, Table, is_loopback
 from node.protocol.peers import split_address
 
 if TYPE_CHECKING:
+    from node.broker_table import BrokerTable
     from node.config_models import NodeTable
 
 PEERS_MAX: Final = 8
@@ -56,7 +57,8 @@ class HaTable(Table):
 
     peers: Peers = ""
     """Where the other brokers of the pair listen for slaves, as "host:port;host:port": a slave follows the one of them
-    that is master (haMasterAddress), a master looks there for a later one."""
+    that is master (haMasterAddress), a master looks there for a later one. A slave also tries where the name servers
+    of [broker] say that its master listens."""
 
     broker_id: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
     """What a slave is registered as (RocketMQ's brokerId); a master is 0. Each slave of a pair has another."""
@@ -123,18 +125,21 @@ class HaTable(Table):
         return self
 
 
-def ha_trouble(ha: HaTable, node: NodeTable, *, has_broker: bool, peers: Mapping[str, str]) -> str:
+def ha_trouble(ha: HaTable, node: NodeTable, broker: BrokerTable, peers: Mapping[str, str]) -> str:
     """Why no broker can be started in classic mode with this; empty: one can."""
     if not node.id:
         return "[node] id is missing: say which broker of the pair this is with --id"
-    if not has_broker:
+    if not broker.has_broker:
         return "[ha] role needs [broker] address: where RocketMQ's clients reach this broker (--broker)"
     if peers:
         return "[ha] role and [peers] exclude each other: in classic mode there is no replicated log"
     if node.state_machine:
         return "[ha] role and [node] state_machine exclude each other: in classic mode there is no replicated log"
-    if ha.role == "slave" and not ha.peers:
-        return "[ha] role = slave needs [ha] peers: where its master listens for slaves (--ha-peers)"
+    if ha.role == "slave" and not ha.peers and not broker.name_servers:
+        return (
+            "[ha] role = slave needs [ha] peers, where its master listens for slaves (--ha-peers), or [broker]"
+            " name_servers, which say it"
+        )
     if not is_loopback(split_address(ha.address)[0]) and node.secret_file is None and not ha.allow:
         return (
             f"[ha] address {ha.address} is beyond loopback: give [node] secret_file, which the brokers of a pair prove"

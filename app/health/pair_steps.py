@@ -63,6 +63,14 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "a write or a sync of {node}'s log failed, and it writes nothing until its log is opened anew",
         "{spare}", "look at its disk, make room or replace it, then start {node} again", command="{start}",
     ),
+    "ha_log_damaged": PairAdvice(
+        "bytes of {node}'s log that were on disk are others now: its disk lost them, or somebody wrote there. Consumers"
+        " stop before such a message, and a new slave cannot get past it",
+        "each message there is left on the other brokers only",
+        "see which broker holds the right bytes (this compares them); then give {node} a sound copy: promote a slave in"
+        " step if it is master, stop it, empty its directory, and start it as a slave: it gets everything",
+        command="quorumscope audit --ha {nodes}", docs=COMPARE,
+    ),
     "ha_too_few_slaves": PairAdvice(
         "a SYNC_MASTER answers SLAVE_NOT_AVAILABLE at once where too few slaves are connected and near enough: the"
         " message is stored at the master alone, and senders see a failure",

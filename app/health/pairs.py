@@ -124,6 +124,19 @@ def broken_log(facts: Facts) -> Iterator[Finding]:
             yield Finding("ha_log_broken", CRITICAL, f"{one.id} writes nothing for {{age}}: {said.broken_by}", one.id)
 
 
+def damaged_log(facts: Facts) -> Iterator[Finding]:
+    """What the background reading of each broker's log found."""
+    for one, said in answering(facts.view):
+        damaged = said.scrub.damaged if said.scrub is not None else ()
+        if damaged:
+            first, places = damaged[0], "one place" if len(damaged) == 1 else f"{len(damaged)} places"
+            text = (
+                f"{one.id} has a log that is damaged at {places}, the first from offset {first.from_offset} to"
+                f" {first.to_offset}: {first.why}"
+            )
+            yield Finding("ha_log_damaged", CRITICAL, text, one.id)
+
+
 def few_slaves(facts: Facts) -> Iterator[Finding]:
     for one, said in masters_of(facts.view):
         codes = {each.code: each.text for each in said.problems}
@@ -201,8 +214,8 @@ def unchecked(facts: Facts) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    two_masters, no_broker_answers, no_master, broken_log, few_slaves, silent_broker, fenced, unserved_slaves,
-    late_slaves, waiting_sends, certificates, unchecked, audited,
+    two_masters, no_broker_answers, no_master, broken_log, damaged_log, few_slaves, silent_broker, fenced,
+    unserved_slaves, late_slaves, waiting_sends, certificates, unchecked, audited,
 )  # fmt: skip
 # What a cause explains in the same broker.
 EXPLAINS: Final[dict[str, frozenset[str]]] = {

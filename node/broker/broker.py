@@ -122,6 +122,10 @@ class Broker:
         return self.log.next_offsets
 
     @property
+    def master_wanted(self) -> None:
+        """The group elects its master."""
+
+    @property
     def ha_address(self) -> None:
         """Nobody connects there: the log is replicated by the engines."""
         return None

@@ -14,7 +14,7 @@ from node.background import Background
 from node.broker.host import BrokerHost
 from node.broker.introspection import INTROSPECT, Asked, Introspection
 from node.broker.open_puts import OpenPut
-from node.broker.registration import OwnRegistration, Registrar, Role
+from node.broker.registration import MasterWanted, OwnRegistration, Registrar, Role
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity, host_of
 from node.broker.requests.quick_sends import QuickSends
@@ -79,6 +79,10 @@ class Served(Store, Protocol):
     def ha_address(self) -> str | None:
         """Where slaves connect; None: RocketMQ's rule, one above the main port."""
 
+    @property
+    def master_wanted(self) -> MasterWanted | None:
+        """Who learns where a master listens for slaves; None: nobody asks."""
+
     def put_record(
         self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int, float], OpenPut]
     ) -> bool: ...
@@ -133,7 +137,7 @@ class ClientPort:
             Dispatcher(handlers), on_closed=self._closed, take_send=quick.send, listening=broker.host.listen
         )
         own = OwnRegistration(self.context, broker.roles, broker.ha_address)
-        self.registrar = Registrar(own, self.registry, settings.broker.name_server_addresses)
+        self.registrar = Registrar(own, self.registry, config.name_server_addresses, broker.master_wanted)
         self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
         broker.on_role.append(self.registrar.soon)
         self._timers: dict[str, asyncio.TimerHandle] = {}

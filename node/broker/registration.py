@@ -1,10 +1,11 @@
 """A broker's registration at name servers (103): every 30 seconds, and at once when its role or its topics change.
 
 The brokers of a group may be each other's name servers: each has a registry, and registers at itself without a socket.
+A slave of a classic pair learns from the answer where its master listens for slaves (`MasterWanted`), as RocketMQ's do.
 
 Invariants: the master alone is registered as id 0, with its term as stateVersion, so that a name server keeps the
-newest master; a name server that hangs delays no other, for each has a task and a connection of its own, and nothing
-waits for an answer; nothing is registered before the first role.
+newest master; a name server that hangs delays no other, for each has a task and a connection of its own, and no
+broker on the replicated log waits for an answer; nothing is registered before the first role.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from node.name_service.registry import Registration, Registry, RegistryFull
 from node.protocol.entry import crc32
 from node.protocol.peers import split_address
 from node.rocketmq.bodies import DataVersion
-from node.rocketmq.codes import FLAG_ONE_WAY, Request
-from node.rocketmq.command import Command, encode
-from node.rocketmq.header_fields import write_header
-from node.rocketmq.headers import RegisterBrokerRequest
+from node.rocketmq.codes import FLAG_ONE_WAY, Answer, Request
+from node.rocketmq.command import PREFIX_BYTES, Command, CommandError, decode, encode, read_prefix
+from node.rocketmq.header_fields import HeaderError, read_header, write_header
+from node.rocketmq.headers import RegisterBrokerAnswer, RegisterBrokerRequest
 from node.rocketmq.java_json import bean, dump
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 30.0
+WANTED_EVERY_S: Final = 3.0  # by a slave that no master serves
+ANSWER_WITHIN_S: Final = 3.0
 AT_ITSELF_S: Final = 10.0
 DIAL_WITHIN_S: Final = 3.0
 AGAIN_S: Final = 1.0
@@ -47,6 +50,17 @@ class Role(Protocol):
     def broker_id(self) -> int: ...
     @property
     def term(self) -> int: ...
+
+
+class MasterWanted(Protocol):
+    """Who asks where the master of its pair is."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no master serves it now."""
+
+    def learned(self, name_server: str, ha_address: str) -> None:
+        """Where a name server says that the master listens for slaves."""
 
 
 class OwnRegistration:
@@ -75,7 +89,7 @@ class OwnRegistration:
             one.cluster, one.name, one.address, self.broker_id, ha, self.version, dict(self._context.topics.topics)
         )
 
-    def as_request(self, opaque: int) -> Command:
+    def as_request(self, opaque: int, *, is_answered: bool = False) -> Command:
         said = self.as_registration()
         topics = {name: topic.as_said() for name, topic in (said.topics or {}).items()}
         wrapper = bean(dataVersion=said.version.as_said(), topicConfigTable=topics)
@@ -83,14 +97,17 @@ class OwnRegistration:
         header = RegisterBrokerRequest(
             said.name, said.address, said.cluster, said.ha_address, said.broker_id, False, crc32(body) & _CRC_MASK
         )
-        return Command(Request.REGISTER_BROKER, opaque, FLAG_ONE_WAY, write_header(header), None, body)
+        flags = 0 if is_answered else FLAG_ONE_WAY
+        return Command(Request.REGISTER_BROKER, opaque, flags, write_header(header), None, body)
 
 
 class Registrar:
     """`soon` is to be called when the role or something else changed, `look` every second or so."""
 
-    def __init__(self, own: OwnRegistration, registry: Registry, addresses: Sequence[str]) -> None:
-        self._own, self._registry = own, registry
+    def __init__(
+        self, own: OwnRegistration, registry: Registry, addresses: Sequence[str], wanted: MasterWanted | None = None
+    ) -> None:  # fmt: skip
+        self._own, self._registry, self._wanted = own, registry, wanted
         self._changed = [asyncio.Event() for _ in addresses]
         self._background = Background()
         self._last: tuple[int, DataVersion] | None = None
@@ -130,7 +147,7 @@ class Registrar:
                 continue
             try:
                 await self._register_over(address, reader, writer, changed)
-            except OSError as error:
+            except (OSError, EOFError, CommandError, HeaderError) as error:
                 log.debug("%s: %s", address, error)
             finally:
                 self.registered_ms[address] = None
@@ -140,15 +157,20 @@ class Registrar:
     async def _register_over(
         self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: asyncio.Event
     ) -> None:
-        """Until the connection ends. Raises OSError."""
-        due_s = 0.0
+        """Until the connection ends. Raises OSError; EOFError, CommandError and HeaderError of an answer."""
+        said_s, opaque = float("-inf"), 0
         while not reader.at_eof():
             now_s = time.monotonic()
-            if self._own.is_known and (changed.is_set() or now_s >= due_s):
+            every_s = WANTED_EVERY_S if self._wanted is not None and self._wanted.is_lost else EVERY_S
+            if self._own.is_known and (changed.is_set() or now_s >= said_s + every_s):
                 changed.clear()
-                due_s = now_s + EVERY_S
-                writer.write(encode(self._own.as_request(0)))
+                said_s, opaque = now_s, opaque + 1
+                writer.write(encode(self._own.as_request(opaque, is_answered=self._wanted is not None)))
                 await writer.drain()
+                if self._wanted is not None:
+                    answer = await asyncio.wait_for(_answer_of(reader, opaque), ANSWER_WITHIN_S)
+                    if answer.ha_server_addr and self._own.broker_id:
+                        self._wanted.learned(address, answer.ha_server_addr)
                 self.registered_ms[address] = time.time_ns() // 1_000_000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), AGAIN_S)
@@ -156,3 +178,12 @@ class Registrar:
     def close(self) -> None:
         for task in self._background.tasks:
             task.cancel()
+
+
+async def _answer_of(reader: asyncio.StreamReader, opaque: int) -> RegisterBrokerAnswer:
+    """Raises OSError, EOFError, CommandError, HeaderError."""
+    while True:
+        head = await reader.readexactly(PREFIX_BYTES)
+        found = decode(head + await reader.readexactly(read_prefix(head)[0] - PREFIX_BYTES))
+        if found.is_response and found.opaque == opaque:
+            return read_header(RegisterBrokerAnswer, found.fields if found.code == Answer.SUCCESS else {})

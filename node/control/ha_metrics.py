@@ -20,7 +20,7 @@ STANDS: Final = tuple(Stand)
 # What `node/broker/classic` says in `problems`, each there also while nothing is wrong.
 CODES: Final = (
     "slave_not_served", "fenced", "too_few_slaves", "no_slave", "no_master", "two_masters", "metadata_older",
-    "log_broken", "not_reread",
+    "log_broken", "log_damaged", "not_reread",
 )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ class State(Enum):
     SAID = "said"  # what this slave has; the verdict comes
     SEARCHING = "searching"  # where both logs agree
     KEEPING = "keeping"  # its epochs are on their way to the disk
+    CUTTING = "cutting"  # its log is cut back: no connection is there meanwhile
     FLUSHING = "flushing"  # a master of RocketMQ's takes the first report for a request: all is to be on disk first
     TRANSFER = "transfer"
 
@@ -62,25 +63,41 @@ class SlaveStore(Protocol):
     @property
     def durable_offset(self) -> int: ...
     def append_data(self, offset: int, data: BytesLike) -> int: ...
-    def cut_back(self, end: int) -> int: ...
+    def cut_back(self, end: int) -> int:
+        """In any thread, while nothing else uses the log: how many bytes are gone, and kept aside."""
+
+    def was_cut(self) -> None:
+        """In the owner's, once that is done, or failed."""
 
 
 Note = Callable[[str, str, str], None]
 Kept = Callable[[str], None]
+Work = Callable[[], int]
+Done = Callable[[int | Exception], None]
+
+
+def at_once(work: Work, done: Done) -> None:
+    """In the caller's own thread."""
+    try:
+        found: int | Exception = work()
+    except (MessageStoreError, OSError) as error:
+        found = error
+    done(found)
 
 
 class HAClient:
     """See the module's docstring. `run`: of this process.
 
     `keep` writes a lineage, and calls back once it is on disk, with why not where it is not; until then nothing is
-    taken that rests on it (`is_keeping`: its owner reads nothing more from the socket). `alone` cuts the log, while no
-    flush runs.
+    taken that rests on it (`is_keeping`: its owner reads nothing more from the socket). `alone` cuts the log, in a
+    thread if its owner wants that, while nothing else uses it, and says how that ended; until then no connection begins
+    (`is_cutting`).
     """
 
     def __init__(
         self, store: SlaveStore, settings: HaSettings, slave: str, run: str, lineage: Lineage,
         keep: Callable[[Lineage, Kept], None], note: Note,
-        alone: Callable[[Callable[[], None]], None] = lambda act: act(),
+        alone: Callable[[Work, Done], None] = at_once,
     ) -> None:  # fmt: skip
         self._store, self._settings, self._slave, self._run = store, settings, slave, run
         self.lineage, self._keep, self._note = lineage, keep, note
@@ -100,7 +117,7 @@ class HAClient:
         self._held: list[Frame] = []  # what came while the epochs were kept
         self.on_kept: Callable[[], None] = lambda: None
         self._connection = 0
-        self._alone: Callable[[Callable[[], None]], None] = alone
+        self._alone = alone
         self._out: list[bytes] = []
         self._said: Lineage | None = None
         self.peer = ""  # the master's IP address
@@ -111,7 +128,11 @@ class HAClient:
 
     @property
     def is_closed(self) -> bool:
-        return self.state is State.CLOSED
+        return self.state in (State.CLOSED, State.CUTTING)
+
+    @property
+    def is_cutting(self) -> bool:
+        return self.state is State.CUTTING
 
     @property
     def is_keeping(self) -> bool:
@@ -134,13 +155,13 @@ class HAClient:
 
     def close(self, why: str) -> None:
         """The shell closes the socket then."""
-        if self.state is not State.CLOSED:
+        if not self.is_closed:
             self.state, self.closed_by = State.CLOSED, why
             self.on_kept()
 
     def next_bytes(self, now_ms: int) -> bytes:
         """What to send now."""
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return b""
         if self.state is State.ASKED and now_ms - self._asked_ms >= self._settings.java_after_ms:
             if not self._settings.admits(self.peer):
@@ -178,7 +199,7 @@ class HAClient:
 
     def receive(self, data: BytesLike, now_ms: int) -> None:
         """The master's bytes, in pieces of any length."""
-        if self.state is State.CLOSED:
+        if self.is_closed:
             return
         self.last_read_ms = now_ms
         try:
@@ -309,20 +330,24 @@ class HAClient:
         end = self._search.end
         if end is None:
             raise HaError("nothing in this log agrees with the master's: empty the directory, or find out whose it is")
-        self._kept_then(self.lineage.below(end), lambda: self._alone(partial(self._cut, end, self._connection)))
+        self._kept_then(self.lineage.below(end), partial(self._cut, end))
 
-    def _cut(self, end: int, connection: int) -> None:
-        if self.state is not State.KEEPING or connection != self._connection:
-            return
+    def _cut(self, end: int) -> None:
+        """It may take minutes: queues and index are written anew. The connection ends, and another begins then."""
         before = self._store.log.max_offset
-        try:
-            gone = self._store.cut_back(end)
-        except (MessageStoreError, OSError) as error:
-            self._refuse(str(error))
+        self.close(f"its log is cut back from {before} to {end}, where the master's agrees: it connects again then")
+        self.state = State.CUTTING
+        self._alone(partial(self._store.cut_back, end), partial(self._was_cut, before, end))
+
+    def _was_cut(self, before: int, end: int, found: int | Exception) -> None:
+        self.state = State.CLOSED
+        self._store.was_cut()
+        if isinstance(found, Exception):
+            self._refuse(f"its log was to be cut back from {before} to {end}: {found}")
             return
-        text = f"from {before} to {end}, where the master's log agrees: {gone} bytes aside"
+        text = f"from {before} to {end}, where the master's log agrees: {found} bytes aside"
         self._note("ha_cut_back", "warning", text)
-        self.close("its log was cut back: it connects again")
+        self.closed_by = "its log was cut back: it connects again"
 
     def _searched(self, said: dict[str, object]) -> None:
         assert self._search is not None

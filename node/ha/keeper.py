@@ -36,6 +36,7 @@ class StoreKeeper:
         self._wake = asyncio.Event()
         self.on_dispatched: list[Callable[[dict[tuple[str, int], int]], None]] = []
         self._flushing = asyncio.Lock()
+        self.removing = asyncio.Lock()  # of files that expired: whoever does it holds this
         self._has_put = False
         self._flushed_ms = self._saved_ms = now_ms()
         self._next_ms = 0
@@ -112,10 +113,21 @@ class StoreKeeper:
         except OSError:
             self._next_ms = now + NEXT_AGAIN_MS
 
-    async def exclusively(self, act: Callable[[], None]) -> None:
-        """While no flush runs: one that began before a cut would vouch for what is gone."""
-        async with self._flushing:
-            act()
+    async def exclusively(self, work: Callable[[], int]) -> int:
+        """`work` in a thread, to its end also where this is cancelled. No flush runs meanwhile, for one that began
+        before a cut would vouch for what is gone, nothing is dispatched, and no file is removed. Raises what it does.
+        """
+        async with self.removing, self._flushing:
+            self.store.is_cutting = True
+            working = self._loop.run_in_executor(None, work)
+            try:
+                return await asyncio.shield(working)
+            finally:
+                while not working.done():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait([working])
+                self.store.is_cutting = False
+                self._wake.set()
 
     async def flushed_and_dispatched(self) -> None:
         """All that is in the log is on disk and in the queues. Raises OSError."""

@@ -199,7 +199,7 @@ class HAClientService:
         """For ever. `address` None: no master is known yet."""
         loop = asyncio.get_running_loop()
         while True:
-            address = self._address()
+            address = None if self._client.is_cutting else self._address()
             if address is not None:
                 self._tried = f"{address[0]}:{address[1]}"
                 with contextlib.suppress(OSError, TimeoutError):

@@ -23,7 +23,7 @@ from node.message_store.local_mark import LastRecord, LogMark, write_log_mark
 from node.message_store.local_next import NextFile
 from node.message_store.local_recent import RecentPieces
 from node.message_store.local_records import Stop, border_flaw, walk
-from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind, file_name, recover
+from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind, file_name, keep_aside, recover
 from node.message_store.read_files import OS, Files
 from node.message_store.record import PHYSICAL_OFFSET_AT, SIZE_AND_MAGIC
 from node.message_store.record_check import store_timestamp_ms
@@ -329,7 +329,9 @@ class LocalCommitLog:
         write_log_mark(self.root, self.mark_of(found), self._disk)
 
     def cut(self, end: int) -> int:
-        """Everything from a border on goes, and is kept in `quorumscope/cut/`; how many bytes that were."""
+        """Everything from a border on goes, and is kept in `quorumscope/cut/`; how many bytes that were.
+
+        OSError: nothing is gone, or this log is at its end."""
         self._check()
         flaw = self.border_flaw(end)
         if flaw:
@@ -340,7 +342,12 @@ class LocalCommitLog:
         found = Recovered(list(self._starts), end, kept, self.last_time_ms, was_clean=True)
         if self.flushed_offset > end:
             write_log_mark(self.root, LogMark(end, self.file_bytes, kept, self.last_time_ms), self._disk)
-        found = cut_behind(self.root, self.file_bytes, found, self._disk, self._files)
+        keep_aside(self.root, self.file_bytes, found, self._disk, self._files)
+        try:
+            found = cut_behind(self.root, self.file_bytes, found, self._disk, self._files, keeps=False)
+        except OSError as error:  # how much of it is gone is not known
+            self._is_broken = str(error)
+            raise
         self._starts, self._last = list(found.starts), kept
         self.recent.clear()
         self.max_offset, self.flushed_offset = end, min(end, self.flushed_offset)

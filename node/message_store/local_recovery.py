@@ -193,7 +193,7 @@ def cut_behind(
     if not written and kept == found.starts:
         return found
     if keeps:
-        _keep_aside(root, file_bytes, found, written, disk, files)
+        keep_aside(root, file_bytes, found, disk, files)
     for start in reversed(found.starts[len(kept) :]):
         disk.remove(folder / file_name(start))
     if len(kept) < len(found.starts):  # or a power loss could leave them behind a file that is being zeroed
@@ -242,9 +242,10 @@ def _written_behind(folder: Path, file_bytes: int, found: Recovered, files: File
     return written
 
 
-def _keep_aside(root: Path, file_bytes: int, found: Recovered, written: int, disk: Disk, files: Files) -> None:
-    """What is cut, in pieces, each in a file of its own."""
-    folder, at, upto = root / COMMIT_LOG, found.end, found.end + written
+def keep_aside(root: Path, file_bytes: int, found: Recovered, disk: Disk, files: Files = OS) -> None:
+    """What lies behind `found.end`, in pieces, each in a file of its own. OSError: nothing else was changed."""
+    folder, at = root / COMMIT_LOG, found.end
+    upto = at + _written_behind(folder, file_bytes, found, files)
     while at < upto:
         start = at - at % file_bytes
         length = min(start + file_bytes, upto, at + CUT_PIECE_BYTES) - at

@@ -103,6 +103,7 @@ class LocalMessageStore:
         self.commits = GroupCommitService()
         self.slaves: Slaves | None = None
         self.takes_puts = False  # a slave's does not
+        self.is_cutting = False  # in another thread: nothing is dispatched, and what is read may not be whole
         self.on_rebuilt: list[Callable[[], None]] = []  # queues and index are others now
         self._offsets: QueueOffsets | None = None
         self._open: deque[_OpenPut] = deque()  # in the log's order, until they are dispatched
@@ -265,7 +266,7 @@ class LocalMessageStore:
     def dispatch(self, bytes_max: int = DISPATCH_BYTES) -> dict[tuple[str, int], int]:
         """Some of what is confirmed goes into queues and index; the queues that got messages, and their new ends."""
         touched: dict[tuple[str, int], int] = {}
-        left = bytes_max
+        left = 0 if self.is_cutting else bytes_max
         while left > 0 and self.end_position < self.confirm_offset:
             place = self.end_position
             recent = self.log.recent.take(place, self.confirm_offset, left)
@@ -343,16 +344,29 @@ class LocalMessageStore:
         return self.log.append_data(offset, data)
 
     def cut_back(self, end: int) -> int:
-        """A slave's log goes back to where its master's agrees; how many bytes were cut, and are kept aside."""
+        """A slave's log goes back to where its master's agrees; how many bytes were cut, and are kept aside.
+
+        In any thread, while nothing else uses this store; then `was_cut` in the owner's."""
         gone = self.log.cut(end)
         if self.end_position > end:
-            rebuild_derived(
-                self.root, self.log.min_offset, self.log.max_offset, self.dispatcher.sizes, self._disk, self._files
-            )
-            self.dispatcher = Dispatcher(self.root, disk=self._disk, files=self._files)
-            for hear in self.on_rebuilt:
-                hear()
+            try:
+                rebuild_derived(
+                    self.root, self.log.min_offset, self.log.max_offset, self.dispatcher.sizes, self._disk, self._files
+                )
+                self.dispatcher = Dispatcher(self.root, disk=self._disk, files=self._files)
+            except (
+                OSError,
+                MessageStoreError,
+                ValueError,
+            ) as error:  # of what is gone, until a start does it
+                self.log.flush_failed(f"its queues could not be written anew: {error}")
+                raise
         return gone
+
+    def was_cut(self) -> None:
+        """Readers begin anew: what they remember may be gone."""
+        for hear in self.on_rebuilt:
+            hear()
 
     def begin_mark(self, found: Flush) -> Callable[[Disk], None]:
         """For a thread of the owner's, after that flush: a recovery begins there. Nothing is cut meanwhile."""

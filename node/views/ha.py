@@ -87,7 +87,7 @@ class HaCounts(View):
 
 class HaProblem(View):
     """What is wrong now. `code`: slave_not_served, fenced, too_few_slaves, no_slave, no_master, two_masters,
-    metadata_older, log_broken."""
+    metadata_older, log_broken, log_damaged, not_reread."""
 
     code: Text
     about: Text
@@ -108,6 +108,23 @@ class HaPinned(View):
     owner: Text
     from_offset: Whole
     expires_in_s: Whole
+
+
+class HaDamage(View):
+    """A place of the commit log that cannot be read as it was written."""
+
+    from_offset: Whole
+    to_offset: Whole
+    why: Text
+
+
+class HaScrub(View):
+    """The background reading of the log: how far the pass is that is under way, and what is known to be damaged."""
+
+    offset: Whole
+    passes: Whole
+    last_pass_ended_ms: Number | None = None
+    damaged: tuple[HaDamage, ...] = Field(default=(), max_length=HA_ITEMS_MAX)
 
 
 class HaLog(View):
@@ -167,6 +184,7 @@ class HaView(View):
     broken_by: Text | None = None
     log_version: Text | None = None
     pins: tuple[HaPin, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
+    scrub: HaScrub | None = None
     connections: tuple[HaConnection, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
     following: HaFollowing | None = None
     waiting: tuple[HaWaiting, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)

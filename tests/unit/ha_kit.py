@@ -61,6 +61,8 @@ class SlaveStore:
     def cut_back(self, end: int) -> int:
         return self.log.cut(end)
 
+    def was_cut(self) -> None: ...
+
 
 class Pair:
     """One master, and slaves that connect to it. `pieces`: how many bytes go at once."""

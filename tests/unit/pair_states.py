@@ -98,5 +98,13 @@ def log_broken(pair: FakePair) -> None:
     pair.ha["m"]["broken_by"] = "no space left on device"
 
 
+def log_damaged(pair: FakePair) -> None:
+    why = "the body of the record at 4096 is not the one that was sent: its CRC is another"
+    pair.ha["s1"]["scrub"] = {
+        "offset": 9_000, "passes": 3, "last_pass_ended_ms": 60_000,
+        "damaged": [{"from_offset": 4_096, "to_offset": 4_300, "why": why}],
+    }  # fmt: skip
+
+
 def rocketmq_slave(pair: FakePair) -> None:
     pair.ha["m"]["connections"].append(connection("10.0.0.9", kind="rocketmq", address="10.0.0.9:40111"))

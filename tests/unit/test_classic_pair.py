@@ -300,7 +300,7 @@ async def test_a_slave_that_is_started_as_a_master_stays_a_slave(tmp_path: Path)
 async def test_a_slave_that_is_silent_stops_a_promotion(tmp_path: Path) -> None:
     async with slave_alone(tmp_path) as (slave, _ports):
         pair = slave.broker.pair
-        pair._peers.append(("127.0.0.1", 1))
+        pair._configured_peers.append(("127.0.0.1", 1))
         found = await Promotion(pair, "s").look()
         assert [(one.code, one.stops) for one in found] == [("not_heard", False), ("slave_not_heard", True)]
         with pytest.raises(NotPromoted):
@@ -316,14 +316,14 @@ async def test_what_another_slave_got_until_the_promotion_counts(tmp_path: Path)
         promotion = Promotion(pair, "s")
         none: list[Finding] = []
         further = [Finding("another_has_more", "", stops=True)]
-        peers = pair._peers
-        pair._peers = [*peers, ("127.0.0.1", 1)]
+        peers = pair._configured_peers
+        pair._configured_peers = [*peers, ("127.0.0.1", 1)]
         asked = await promotion.look()
         promotion.look = AsyncMock(return_value=[])  # type: ignore[method-assign]
         with pytest.raises(NotPromoted, match="may hold what was answered"):  # it was there a moment ago
             await promotion.promote(None, set(), "ops")
         assert not pair.is_master and "slave_not_heard" in {one.code for one in asked}
-        pair._peers = peers
+        pair._configured_peers = peers
         del promotion.look
         answers = iter([none, further])
         promotion._better = lambda _others: next(answers)  # type: ignore[method-assign]
@@ -416,3 +416,33 @@ async def test_an_old_master_that_is_ahead_cuts_back_and_follows(tmp_path: Path)
             assert old.broker.pair.client.state is State.TRANSFER
             assert "ha_cut_back" in {kind for kind, _severity, _text in old.notes}
         assert len(list((tmp_path / "m/quorumscope/cut").iterdir())) == 1
+
+
+@story
+async def test_topics_that_were_deleted_are_known_at_slaves(tmp_path: Path) -> None:
+    """Who is promoted shows nothing old of a topic that was made again, and an old master takes what that says."""
+    ports = pair_ports("m", "s")
+    settings = {
+        name: classic_settings(tmp_path, name, "async_master", ports, **{"ha.cuts_back": "true"}) for name in ports
+    }
+    of_slave = classic_settings(tmp_path, "s", "slave", ports)
+    lowest = (Request.GET_MIN_OFFSET, {"topic": "TopicTest", "queueId": "0"}, b"")
+    async with classic(settings["m"]) as master, master.client() as client, classic(of_slave) as slave:
+        await until(lambda: bool(master.broker.pair.service.acks()))
+        await client.send(b"old 1", b"old 2")
+        await client.ask((Request.DELETE_TOPIC_IN_BROKER, {"topic": "TopicTest"}, b""))
+        await client.send(b"new")
+        await until(lambda: slave.broker.store.end_position == master.broker.store.end_position)
+        await synced(slave)
+        assert slave.broker.reads.min_offset("TopicTest", 0) == 2
+    async with classic(of_slave) as slave, slave.client() as client:  # what it was told is on disk
+        await Promotion(slave.broker.pair, "s").promote(BrokerRole.ASYNC_MASTER, {"lacks_bytes"}, "ops")
+        [answer] = await client.ask(lowest)
+        assert (answer.fields or {})["offset"] == "2"
+        await client.send(b"newer")
+        async with classic(settings["m"]) as old:
+            deleted = old.port._tables.deleted
+            deleted.begins["Unheard", 0] = 7  # it was replaced before its slave heard of this one
+            await until(lambda: old.broker.store.end_position == slave.broker.store.end_position)
+            await synced(old)
+            assert deleted.begins == {("TopicTest", 0): 2}

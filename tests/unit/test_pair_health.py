@@ -31,6 +31,7 @@ from tests.unit.pair_states import (
     fenced,
     forked,
     log_broken,
+    log_damaged,
     master_silent,
     no_slave,
     refused,
@@ -73,6 +74,9 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
     too_far_behind: ("attention", {("ha_behind", "s1")}, "s1 is 314,572,800 bytes behind m, and is not waited for"),
     sends_wait: ("attention", {("ha_sends_wait", "m")}, "3 sends wait at m for s1 and s2"),
     log_broken: ("critical", {("ha_log_broken", "m")}, "m writes nothing for"),
+    log_damaged: (
+        "critical", {("ha_log_damaged", "s1")}, "s1 has a log that is damaged at one place, the first from",
+    ),
 }  # fmt: skip
 
 
@@ -100,7 +104,7 @@ def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
     for one in view.problems:
         assert one.means and one.at_stake and one.step and one.command and one.curl
         assert "{" not in one.means + one.at_stake + one.step + one.command
-        compares = one.code in ("ha_ahead", "ha_forked", "ha_unchecked")
+        compares = one.code in ("ha_ahead", "ha_forked", "ha_unchecked", "ha_log_damaged")
         assert one.docs == "docs/classic-ha.md#" + ("audit-master-against-slaves" if compares else "problems-of-a-pair")
         assert not {"DIR", "URL", "FILE", "HOST", "PORT"} & set(one.command.split()), "it runs as it is printed"
         assert not one.actions, "what is there for groups does nothing for a pair"

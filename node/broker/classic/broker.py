@@ -29,16 +29,18 @@ from node.broker.classic.pins import PinRequests, Pins
 from node.broker.classic.promote_request import PromoteRequests
 from node.broker.classic.promotion import Promotion
 from node.broker.classic.retention import Retention
+from node.broker.classic.scrub import LogScrub
 from node.broker.classic.tables import TablesInFiles
 from node.broker.classic.view import PairView
 from node.broker.client_port import Learn, Service, Touched
 from node.broker.host import MACHINE, wall_ms
-from node.broker.introspection import PIN, PROMOTE, Asked
+from node.broker.introspection import DELETED_TOPICS, PIN, PROMOTE, Asked
 from node.broker.open_puts import OpenPut
+from node.broker.registration import MasterWanted
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context
 from node.broker.schedule import ScheduleService
-from node.config import Settings, split_address
+from node.config import Settings
 from node.ha.client import State
 from node.ha.keeper import StoreKeeper
 from node.ha.lineage import PROMOTION
@@ -55,7 +57,7 @@ from node.message_store.recent_entries import RecentEntries
 from node.protocol.codes import FlushMode as NodeFlush
 from node.rereading import Rereading
 from node.rocketmq.bodies import GroupConfig
-from node.rocketmq.dispatch import Handler
+from node.rocketmq.dispatch import Call, Handler, Reply
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 LOOK_AT_FILES_S: Final = 5.0
@@ -135,7 +137,13 @@ class ClassicBroker:
         self._pin = PinRequests(self._pins, key, lambda: self.store.log.min_offset)
         self.schedule: ScheduleService | None = None
         self._was_master = False
-        self._retention = Retention(settings.retention, self.store, self.reads, note, self._needed_from)
+        self._retention = Retention(
+            settings.retention, self.store, self.reads, note, self._needed_from, self.keeper.removing
+        )  # fmt: skip
+        store = settings.store
+        self._scrub = LogScrub(
+            self.store.log, store.scrub_bytes_per_s, store.scrub_pause_s, note, lambda: self.store.is_cutting
+        )  # fmt: skip
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self.pair.on_role.append(self._role_is_new)
         self.store.on_rebuilt.append(self.reads.forget_all)
@@ -158,10 +166,11 @@ class ClassicBroker:
 
     @property
     def ha_address(self) -> str:
-        host, port = split_address(self.settings.ha.address)
-        if host in ("0.0.0.0", "::"):
-            host = split_address(self.settings.broker.address)[0]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self.pair.own_address
+
+    @property
+    def master_wanted(self) -> MasterWanted:
+        return self.pair
 
     def may_answer(self) -> bool:
         return self.pair.is_master
@@ -179,7 +188,8 @@ class ClassicBroker:
         return self.pair.client.state is State.TRANSFER
 
     def refuses_pulls(self) -> bool:
-        return not self.is_master and self._is_served and not self.settings.ha.slave_read_enable
+        is_served = self._is_served and not self.settings.ha.slave_read_enable
+        return not self.is_master and (is_served or self.store.is_cutting)
 
     def takes_offsets(self) -> bool:
         """A slave keeps them until its master has them."""
@@ -238,14 +248,18 @@ class ClassicBroker:
         return self._tables
 
     def requests(self) -> Mapping[int, Handler]:
-        return {PROMOTE: self._promote.handle, PIN: self._pin.handle}
+        return {PROMOTE: self._promote.handle, PIN: self._pin.handle, DELETED_TOPICS: self._deleted_topics}
+
+    def _deleted_topics(self, call: Call) -> Reply:
+        assert self._tables is not None
+        return self._tables.deleted.handle(call)
 
     def questions(self) -> Mapping[str, Callable[[Asked], Any]]:
         return {"ha": self._ha}
 
     async def _ha(self, asked: Asked) -> dict[str, Any]:
-        said = await self.pair_view.answer(asked) | {"pins": self._pins.as_said()}
-        said["problems"] += [
+        said = await self.pair_view.answer(asked) | {"pins": self._pins.as_said(), "scrub": self._scrub.as_said()}
+        said["problems"] += self._scrub.problems() + [
             {"code": "not_reread", "about": one.what, "text": one.text} for one in self._rereading.troubles.values()
         ]
         sync = self.sync
@@ -285,6 +299,7 @@ class ClassicBroker:
         self._background.keep("files", self._look_at_files)
         self._background.keep("retention", self._retention.run)
         self._background.keep("lag", self.pair_view.run)
+        self._background.keep("reading the log", self._scrub.run)
         try:
             await self.keeper.run()
         finally:

@@ -4,7 +4,11 @@ A topic that is made again goes on with its queue offsets, for the log holds the
 anew (`rebuild-queues`, a start after a crash) come from the log. What was sent before the topic was deleted is not
 shown to its new consumers; RocketMQ leaves the queues as they are, and shows it.
 
-Invariant: a place counts once the topic is gone on disk (or a crash would hide messages of a topic that is there).
+A slave has its master's (`DELETED_TOPICS`, beside the topics themselves): whoever is promoted, and who consumes at a
+slave, sees what is seen at the master.
+
+Invariants: a place counts once the topic is gone on disk (or a crash would hide messages of a topic that is there);
+slaves hear of it at once, for one that has the topics without it would show what was deleted.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ from typing import Final
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.write_files import OsDisk
+from node.rocketmq.dispatch import Call, Reply
+from node.rocketmq.java_json import BodyError
 
 NAME: Final = "deleted-topics"
+BYTES_MAX: Final = 64 << 20
 Queue = tuple[str, int]
 
 
@@ -30,10 +37,10 @@ class DeletedTopics:
         self._path, self._ends, self._forget = root / OURS / NAME, ends, forget
         self.begins: dict[Queue, int] = {}
         self._waiting: set[str] = set()
+        self._followed = b""
         try:
             if self._path.exists():
-                said = json.loads(self._path.read_bytes())
-                self.begins = {(str(topic), int(queue)): int(begin) for topic, queue, begin in said}
+                self.begins = _decoded(self._path.read_bytes())
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise MessageStoreError(
                 f"{self._path} cannot be read ({error}): with it removed, topics that were deleted and are made again"
@@ -48,11 +55,38 @@ class DeletedTopics:
         topics, self._waiting = self._waiting, set()
         if not topics:
             return
-        self.begins |= {queue: end for queue, end in self._ends().items() if queue[0] in topics and end}
+        self.begins |= self._ends_of(topics)
         for topic in topics:
             self._forget(topic)
-        data = json.dumps([[*queue, begin] for queue, begin in sorted(self.begins.items())]).encode()
-        await asyncio.to_thread(self._write, data)
+        await asyncio.to_thread(self._write, _encoded(self.begins))
+
+    def _ends_of(self, topics: set[str]) -> dict[Queue, int]:
+        return {queue: end for queue, end in self._ends().items() if queue[0] in topics and end}
+
+    # --- master and slave -------------------------------------------------------------------------------------------
+    def handle(self, _call: Call) -> Reply:
+        """What a slave asks for."""
+        return Reply(body=_encoded(self.begins | self._ends_of(self._waiting)))
+
+    async def follow(self, said: bytes) -> bool:
+        """The master's, in place of what is here; whether it was another. Raises BodyError, OSError."""
+        if said == self._followed:
+            return False
+        if len(said) > BYTES_MAX:
+            raise BodyError(f"the master's deleted topics have {len(said)} bytes")
+        try:
+            theirs = _decoded(said)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise BodyError(f"the master's deleted topics cannot be read: {error}") from error
+        if is_new := theirs != self.begins:
+            changed = {queue[0] for queue, _begin in theirs.items() ^ self.begins.items()}
+            self.begins.clear()
+            self.begins.update(theirs)
+            for topic in changed:
+                self._forget(topic)
+            await asyncio.to_thread(self._write, _encoded(theirs))
+        self._followed = said
+        return is_new
 
     def _write(self, data: bytes) -> None:
         disk = OsDisk()
@@ -60,3 +94,12 @@ class DeletedTopics:
             disk.replace(self._path, data)
         finally:
             disk.close()
+
+
+def _encoded(begins: Mapping[Queue, int]) -> bytes:
+    return json.dumps([[*queue, begin] for queue, begin in sorted(begins.items())]).encode()
+
+
+def _decoded(data: bytes) -> dict[Queue, int]:
+    """Raises ValueError, TypeError, RecursionError."""
+    return {(str(topic), int(queue)): int(begin) for topic, queue, begin in json.loads(data)}

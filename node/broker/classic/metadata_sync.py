@@ -1,4 +1,5 @@
-"""A slave's topics, groups and offsets follow its master's (RocketMQ's SlaveSynchronize: requests 21, 43, 45, 201).
+"""A slave's topics, groups and offsets follow its master's (RocketMQ's SlaveSynchronize: requests 21, 43, 45, 201),
+and of one of ours, which topics were deleted.
 
 Nothing is rewritten that is the same, and a table is replaced at once, so that no topic is missing meanwhile. An older
 set never replaces a newer one: a master that lost its configuration is refused, and that is a problem to be seen.
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from node.broker.classic.tables import VALUES_MAX, TablesInFiles, table_version
 from node.broker.client_port import Learn
+from node.broker.introspection import DELETED_TOPICS
 from node.broker.requests.context import Context
 from node.broker.requests.groups import GROUPS_MAX, OFFSETS_MAX
 from node.broker.requests.topics import TOPICS_MAX
@@ -143,15 +145,16 @@ class MetadataSync:
         try:
             await self.once(self._link)
             self.trouble = ""
-        except (Unavailable, BodyError) as error:
+        except (Unavailable, BodyError, OSError) as error:
             if str(error) != self.trouble:
                 self.trouble = str(error)
                 self._note("metadata_not_synced", "warning", self.trouble)
 
     async def once(self, link: Link) -> None:
-        """All four. Raises Unavailable, BodyError: what came before is taken."""
+        """All of them. Raises Unavailable, BodyError, OSError: what came before is taken."""
         self._fresh.clear()
         await self._topics(link)
+        await self._deleted(link)
         await self._groups(link)
         await self._offsets(link)
         delays = read_delay_offsets(await self._said(link, Request.GET_ALL_DELAY_OFFSET))
@@ -173,6 +176,12 @@ class MetadataSync:
             table.load(read_topics(object_in(said, "topicConfigTable"), TOPICS_MAX), version)
             self._learn(set(self._fresh))
             self.taken += 1
+
+    async def _deleted(self, link: Link) -> None:
+        """Of the master whose topics are taken. RocketMQ's has no such thing: what is known here stays."""
+        answer = await link.ask(DELETED_TOPICS, {}, b"", WITHIN_S)
+        if answer.code == Answer.SUCCESS and "topics" not in self.older:
+            self.taken += await self._tables.deleted.follow(bytes(answer.body))
 
     async def _groups(self, link: Link) -> None:
         said = await self._said(link, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)

@@ -24,7 +24,7 @@ from node.background import Background, reason_of
 from node.broker.classic.role_record import RoleRecord, read_role, write_role
 from node.config import Settings, split_address
 from node.ha.asking import EpochTooFar, NoMaster, ask
-from node.ha.client import HAClient, Kept
+from node.ha.client import Done, HAClient, Kept, State, Work
 from node.ha.handshake import Hello, hello_of
 from node.ha.keeper import StoreKeeper
 from node.ha.lineage import Lineage, read_lineage, write_lineage
@@ -100,13 +100,15 @@ class Pair:
         self.service = HAService(store.log, own, BrokerRole.SLAVE, lineage, note, self._fenced)
         self.accept = AcceptSocketService(self.service)
         self.client = HAClient(store, own, settings.node.id, self.run, lineage, self._keep, note, self._alone)
-        self._peers = [split_address(one) for one in settings.ha.peer_addresses]
-        self._turn = itertools.cycle(self._peers)
+        self._configured_peers = [split_address(one) for one in settings.ha.peer_addresses]
+        self._learned: dict[str, tuple[str, int]] = {}  # by name server: where it says that the master is
+        self._turn = itertools.count()
         self.twin = ""  # the address of another master of the same epoch
         self.following = ""  # the address of the master that this slave tries
         self.follower = HAClientService(self.client, self._next_peer, own, keeper.wake)
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self._task: asyncio.Task[None] | None = None
+        self._cutting: asyncio.Task[None] | None = None
         self._on_disk = lineage
         self.service.on_heard = self._heard
         self.service.broker = settings.broker.address
@@ -197,6 +199,8 @@ class Pair:
             self._task.cancel()
             await asyncio.wait([self._task])
         self.client.close("this broker becomes master")
+        if self._cutting is not None:  # where its log ends is known once that is over
+            await asyncio.wait([self._cutting])
         above = max(above, self.lineage.newest)
         try:
             await self._kept(lambda now: now.hearing(now.promoted_above(above)))
@@ -251,8 +255,17 @@ class Pair:
 
         self._background.run("keeping the master's epochs", kept())
 
-    def _alone(self, act: Callable[[], None]) -> None:
-        self._background.run("cutting the log", self.keeper.exclusively(act))
+    def _alone(self, work: Work, done: Done) -> None:
+        """It begins at once: nobody who waits for `_cutting` finds it missing."""
+
+        async def cut() -> None:
+            try:
+                found: int | Exception = await self.keeper.exclusively(work)
+            except Exception as error:  # or it would cut for ever
+                found = error
+            done(found)
+
+        self._cutting = self._background.run("cutting the log", cut())
 
     def _heard(self, epoch: int, then: Callable[[], None]) -> None:
         """Somebody was promoted, or is about to be: nothing more comes from an older master."""
@@ -266,18 +279,49 @@ class Pair:
         self._background.run("keeping a promotion's epoch", kept())
 
     # --- the other brokers ------------------------------------------------------------------------------------------
+    @property
+    def _peers(self) -> list[tuple[str, int]]:
+        """Those that are configured, and where name servers say that the master is."""
+        return list(dict.fromkeys([*self._configured_peers, *self._learned.values()]))
+
+    @property
+    def is_lost(self) -> bool:
+        """No master serves this slave."""
+        return not self.role.is_master and self.client.state is not State.TRANSFER
+
+    def learned(self, name_server: str, ha_address: str) -> None:
+        """A name server answers where the master listens for slaves. Who is there has to prove what it is, as others
+        do. Nothing of one that is no address, or this broker's own."""
+        try:
+            found = split_address(ha_address)
+        except ValueError as error:
+            self._note("ha_address_refused", "warning", f"{name_server} says that the master is at {error}")
+            return
+        if ha_address != self.own_address and self._learned.get(name_server) != found:
+            self._learned[name_server] = found
+            self._note("ha_address_learned", "info", f"{name_server} says that the master is at {ha_address}")
+
+    @property
+    def own_address(self) -> str:
+        """Where the other brokers reach this one."""
+        host, port = split_address(self._settings.ha.address)
+        if host in ("0.0.0.0", "::"):
+            host = split_address(self._settings.broker.address)[0]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
     def _next_peer(self) -> tuple[str, int] | None:
-        found = next(self._turn, None)
+        peers = self._peers
+        found = peers[next(self._turn) % len(peers)] if peers else None
         self.following = "" if found is None else f"{found[0]}:{found[1]}"
         return found
 
     async def masters(self) -> Others:
         """What each of the others says of itself, by its address. Being asked fences an older master, and ends that
         a slave follows one."""
-        own, proof = hello_of(self.store.log, self.lineage), self.service.settings.proof
-        said = await asyncio.gather(*(ask(one, own, proof) for one in self._peers), return_exceptions=True)
+        own, proof, peers = hello_of(self.store.log, self.lineage), self.service.settings.proof, self._peers
+        said = await asyncio.gather(*(ask(one, own, proof) for one in peers), return_exceptions=True)
         found: list[tuple[str, Hello | NoMaster]] = []
-        for (host, port), one in zip(self._peers, said, strict=True):
+        for (host, port), one in zip(peers, said, strict=True):
             if isinstance(one, EpochTooFar):
                 self.service.epoch_refused(f"{host}:{port}", str(one))
             if isinstance(one, Hello | NoMaster):

@@ -27,14 +27,17 @@ Note = Callable[[str, str, str], None]
 
 
 class Retention:
-    """See the module's docstring. `kept_from`: the lowest place that a connected slave still needs; None: no slave."""
+    """See the module's docstring. `kept_from`: the lowest place that a connected slave still needs; None: no slave.
+
+    `removing` is held while files go."""
 
     def __init__(
         self, table: RetentionTable, store: LocalMessageStore, reads: LiveReads, note: Note,
-        kept_from: Callable[[], int | None] = lambda: None,
+        kept_from: Callable[[], int | None] = lambda: None, removing: asyncio.Lock | None = None,
     ) -> None:  # fmt: skip
         self._table, self._store, self._reads, self._note = table, store, reads, note
         self._kept_from = kept_from
+        self._removing = removing if removing is not None else asyncio.Lock()
 
     async def run(self) -> None:
         """For ever."""
@@ -45,6 +48,10 @@ class Retention:
 
     async def look(self, now_s: float) -> int:
         """What goes now; how many files that were. Raises OSError."""
+        async with self._removing:  # and not while the log is cut
+            return await self._look(now_s)
+
+    async def _look(self, now_s: float) -> int:
         upto, is_forced = self._expired_upto(now_s)
         kept = self._kept_from()
         if kept is not None and not is_forced:

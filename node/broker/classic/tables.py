@@ -38,7 +38,7 @@ class TablesInFiles:
     """See the module's docstring. Raises MessageStoreError. It is the context's `changes`, too."""
 
     def __init__(self, data: Path, context: Context, files: ConfigFiles, deleted: DeletedTopics) -> None:
-        self._deleted = deleted
+        self.deleted = deleted
         self._folder, self._context, self._files = data / "config", context, files
         self.asked = 0
         self.delays: dict[int, int] = {}
@@ -73,12 +73,12 @@ class TablesInFiles:
         if topic is None:  # or its next messages would lie far behind these offsets
             for group in self._context.offsets.of_topic(name):
                 self._context.offsets.take(name, group, {})
-            self._deleted.delete(name)
+            self.deleted.delete(name)
 
     async def settled(self) -> None:
         """All so far is on disk. Raises OSError."""
         await self._files.save()
-        await self._deleted.save()
+        await self.deleted.save()
 
     # --- delay offsets ----------------------------------------------------------------------------------------------
     def get(self, level: int) -> int | None:

@@ -10,8 +10,9 @@ from node.ha.client import HAClient, Kept
 from node.ha.lineage import Lineage, read_lineage, write_lineage
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
+from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.local_log import LocalCommitLog
-from node.message_store.local_recovery import cut_path
+from node.message_store.local_recovery import cut_path, file_name
 from node.message_store.put_result import PutStatus
 from node.message_store.record import encode_record
 from node.protocol.entry import crc32
@@ -26,7 +27,7 @@ FILE_BYTES = 4096
 
 
 class CheckedStore(SlaveStore):
-    """What it cuts, it has kept aside."""
+    """What it cuts, it has kept aside, and its files do not hold any more."""
 
     def __init__(self, log: LocalCommitLog, is_sync: bool, disk: MessageDisk) -> None:
         super().__init__(log, is_sync)
@@ -41,6 +42,9 @@ class CheckedStore(SlaveStore):
             if self._disk.read(cut_path(ROOT, at, crc32(piece)), 0, len(piece) + 1) != piece:
                 raise Violation("cut_is_kept", f"{len(piece)} bytes at {at} were cut, and are nowhere")
             at += len(piece)
+        start = end - end % FILE_BYTES
+        if self._disk.read(ROOT / COMMIT_LOG / file_name(start), end - start, FILE_BYTES).strip(b"\0"):
+            raise Violation("cut_is_gone", f"the log was cut back to {end}, and its file goes on")
         return found
 
 

@@ -156,7 +156,7 @@ DISK = (
         "what is cut stays in the files (RocketMQ's oddity 4)",
         Edit(
             LOG + "cut",
-            "cut_behind(self.root, self.file_bytes, found, self._disk, self._files)",
+            "cut_behind(self.root, self.file_bytes, found, self._disk, self._files, keeps=False)",
             "MUTANT.instead(None, starts_below(found, end))",
         ),
         helpers={"starts_below": starts_below},
@@ -166,8 +166,8 @@ DISK = (
         "what is cut is not kept aside",
         Edit(
             LOG + "cut",
-            "cut_behind(self.root, self.file_bytes, found, self._disk, self._files)",
-            "cut_behind(self.root, self.file_bytes, found, self._disk, self._files, keeps=MUTANT.instead(True, False))",
+            "keep_aside(self.root, self.file_bytes, found, self._disk, self._files)",
+            "MUTANT.instead(True, None)",
         ),
     ),
     _pair(

@@ -21,6 +21,7 @@ from node.config_models import GROUP_NAME
 from node.protocol.group_id import check_group_token
 from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME
 from node.protocol.peers import MEMBER_ID
+from node.state_machine.kind import SHIPPED
 
 Json = dict[str, Any]
 
@@ -114,7 +115,7 @@ def _group(
     if as_json:
         show_json(result)
         return Exit.FINE
-    _say_restored(result, f"a new group {group}, id {result['group_id']}")
+    _say_restored(result, f"a new group {group}, id {result['group_id']}", log)
     show(f"its token: {token} (for the other members of a restore with --id; then never again)")
     show("move each directory to its member's machine, then start all of them, without --init:")
     show("\n".join(f"  {line}" for line in starts.values()))
@@ -142,7 +143,7 @@ def _member(directory: Path, into: Path, as_id: str, addresses: Mapping[str, str
     if as_json:
         show_json(result)
         return Exit.FINE
-    _say_restored(result, f"{as_id} of group {log.group}; it has no vote until it holds what the group has since")
+    _say_restored(result, f"{as_id} of group {log.group}; it has no vote until it holds what the group has since", log)
     show(
         "start it, without --init"
         + (f", and add it: quorumscope members add {as_id} {addresses.get(as_id, 'HOST:PORT')}" if is_new else "")
@@ -185,18 +186,21 @@ def _start(
     if log.kind == BROKER_NAME:
         words += ["--broker", "HOST:PORT"]
     elif log.kind != PLAIN_NAME:
-        words += ["--state-machine", log.kind]
+        # Of one that does not ship the kind is its class's name in small letters: who wrote it knows where it is.
+        words += ["--state-machine", log.kind if log.kind in SHIPPED else "PACKAGE.MODULE:CLASS"]
     if (log.data_file_size, log.index_file_size) != (1 << 30, 5 * 32 << 20):
         words += ["--set", f"store.mapped_file_size_for_entry_data_bytes={log.data_file_size}"]
         words += ["--set", f"store.mapped_file_size_for_entry_index_bytes={log.index_file_size}"]
     return shlex.join(words)
 
 
-def _say_restored(result: Json, what: str) -> None:
+def _say_restored(result: Json, what: str, log: Any) -> None:
     first = result["restored"][0]
     show(f"entries {first['begin_index']} to {first['end_index']}: {what}")
     for one in result["restored"]:
         show(f"  {one['directory']}  store id {one['store_id']}")
+    if log.kind not in (*SHIPPED, BROKER_NAME, PLAIN_NAME):
+        show(f"its state machine is of the kind {log.kind!r}: name its own class as PACKAGE.MODULE:CLASS below")
 
 
 def _database(directory: Path, target: Path, as_json: bool) -> int:

@@ -345,6 +345,20 @@ def test_a_snapshot_is_taken_along(tmp_path: Path, capsys: pytest.CaptureFixture
     store.close()
 
 
+@pytest.mark.usefixtures("no_process")
+def test_the_class_of_ones_own_state_machine_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its kind, the name in small letters, starts nothing: the printed command has to say what is missing."""
+    store = open_store(tmp_path / "a/dledger-n0", kind="accounts")
+    add(store, 1, 3)
+    commit_all(store)
+    store.close()
+    command(capsys, "backup", tmp_path / "b", "--data", tmp_path / "a")
+    for target in (("--as", "n1"), ("--group", "x", "--peers", PEERS)):
+        assert run(["restore", str(tmp_path / "b"), "--into", str(tmp_path / target[0].strip("-")), *target]) == 0
+        said = capsys.readouterr().out
+        assert "--state-machine PACKAGE.MODULE:CLASS" in said and "of the kind 'accounts'" in said
+
+
 def test_a_manifest_of_another_group_is_seen(tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command(capsys, "backup", tmp_path / "b", "--data", member)
     value = read_sealed_json(tmp_path / "b/manifest")

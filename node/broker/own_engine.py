@@ -1,5 +1,8 @@
 """The broker's connection to its own engine, over the engine's client port: lanes, committed positions, entries.
 
+The engine may be of an older release for a while: the files were replaced, and only the broker has begun anew since.
+What such an engine does not know is done by what it knows.
+
 Invariant: nothing is asked of any other member; what is read is committed, as the own engine knows it, for the broker
 follows it and never runs ahead.
 """
@@ -10,10 +13,20 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from node.client import CommittedPosition, Denied, Lane, LedgerClient, LedgerError, ReadMode, Trimmed, Unreachable
+from node.client import (
+    CommittedPosition,
+    Denied,
+    Lane,
+    LedgerClient,
+    LedgerError,
+    ReadMode,
+    Trimmed,
+    Unreachable,
+    Unsupported,
+)
 from node.client.lane import open_lane
 from node.client.leader import DENIED
-from node.client.link import RemotingError
+from node.client.link import NotSupported, RemotingError
 from node.client.plain_dledger import INDEX_MAX
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RequestCode, ResponseCode
@@ -52,6 +65,7 @@ class OwnEngine:
         host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.member_id = node.id
+        self._lets_reads_wait = True  # until this connection's engine says that it does not know them
         self._client = LedgerClient(
             {node.id: address}, group=node.group, tls=tls, deadline_s=ANSWER_WITHIN_S, follow_redirects=False,
             token=read_token(node.token_file) if node.token_file is not None else None,
@@ -59,6 +73,7 @@ class OwnEngine:
 
     def positions(self) -> AsyncGenerator[CommittedPosition, None]:
         """Raises Unreachable, LedgerError: then subscribe again."""
+        self._lets_reads_wait = True  # it may be another engine by now
         return self._client.committed(self.member_id, interval_ms=POSITIONS_MS, keep_alive_ms=KEEP_ALIVE_MS)
 
     async def open_lane(self) -> Lane:
@@ -79,9 +94,16 @@ class OwnEngine:
         return await self._read(ReadRequest(index, PIECE_BYTES, ReadMode.UNSAFE))
 
     async def entries_awaited(self, index: int) -> ReadAnswer:
-        """The same, as soon as there are any; none where there are none for AWAIT_MS. Raises as `entries_from` does."""
-        awaited = encode_awaited_read(AwaitedRead(index, PIECE_BYTES, AWAIT_MS))
-        return await self._asked(RequestCode.AWAITED_READ, awaited, index)
+        """The same, as soon as there are any; none where there are none for AWAIT_MS, or none now where the engine is
+        of an older release. Raises as `entries_from` does.
+        """
+        if self._lets_reads_wait:
+            awaited = encode_awaited_read(AwaitedRead(index, PIECE_BYTES, AWAIT_MS))
+            try:
+                return await self._asked(RequestCode.AWAITED_READ, awaited, index)
+            except Unsupported:
+                self._lets_reads_wait = False
+        return await self.entries_from(index)
 
     async def _read(self, request: ReadRequest) -> ReadAnswer:
         return await self._asked(RequestCode.FAST_READ, encode_read(request), request.from_index)
@@ -90,6 +112,8 @@ class OwnEngine:
         link = self._client.link_of(self.member_id)
         try:
             answer = decode_read_answer(await link.request(request, [body], ANSWER_WITHIN_S))
+        except NotSupported as error:
+            raise Unsupported(f"{self.member_id}: {error}") from error
         except (OSError, TimeoutError, RemotingError, BodyError) as error:
             raise Unreachable(f"{self.member_id}: {error or 'no answer in time'}") from error
         code = response_code(answer.code)

@@ -19,26 +19,28 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from node.control.broker_link import NOT_STORED, Json, changed, refusal
+from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal
 from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
 from node.control.messages import check_name, epoch_ms, link_of, timed
 from node.control.problems import Problem
 from node.control.trail import RECORDING
-from node.message_client.errors import ClientError
+from node.message_client.errors import ClientError, Unavailable
 from node.message_client.outgoing import OutgoingMessage, properties_of
 from node.message_store.java_text import text_of
 from node.message_store.properties import UNIQ_KEY, parse_properties
 from node.openapi_statuses import says
-from node.rocketmq.bodies import NAME_CHARS_MAX
+from node.rocketmq.bodies import NAME_CHARS_MAX, PERM_WRITE
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.header_fields import HeaderError, read_header, write_header
 from node.rocketmq.headers import (
     CreateTopicRequest,
     DeleteTopicRequest,
+    RouteRequest,
     SendAnswer,
     SendRequestV2,
     UpdateOffsetRequest,
 )
+from node.rocketmq.java_json import BodyError, items_in, load, number_in
 from node.views.message_answers import OffsetsReset, Produced, Topic, TopicDeleted
 from node.views.state import StateView
 
@@ -46,6 +48,7 @@ router = APIRouter(prefix="/api/v1", tags=["messages"])
 PRODUCER_GROUP: Final = "quorumscope-control"
 BODY_CHARS_MAX: Final = 6 << 20  # 4 MiB in base64
 AT_ONCE: Final = 64  # queues whose offsets are set together
+ROUTE_BYTES_MAX: Final = 1 << 20
 NO_DEFAULT: Final = ""  # no topic is made by a message that comes this way
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 
@@ -114,7 +117,9 @@ async def produce(parts: PartsDep, body: NewMessage) -> Json:
         PRODUCER_GROUP, body.topic, NO_DEFAULT, 0, -1 if body.queue_id is None else body.queue_id, 0,
         time.time_ns() // 1_000_000, 0, text_of(properties),
     )  # fmt: skip
-    answer = await changed(parts, link_of(parts), Request.SEND_MESSAGE_V2, write_header(header), raw)
+    link = link_of(parts)
+    await look_at_route(link, body.topic)
+    answer = await changed(parts, link, Request.SEND_MESSAGE_V2, write_header(header), raw)
     try:
         said = read_header(SendAnswer, answer.fields)
     except HeaderError as error:
@@ -124,6 +129,25 @@ async def produce(parts: PartsDep, body: NewMessage) -> Json:
         "topic": body.topic, "queue_id": said.queue_id, "queue_offset": said.queue_offset, "message_id": said.msg_id,
         "unique_key": dict(parse_properties(properties)).get(UNIQ_KEY, ""),
     }  # fmt: skip
+
+
+async def look_at_route(link: BrokerLink, topic: str) -> None:
+    """Whether senders may use the topic: they look at its route, and brokers take what is sent all the same. Raises
+    Problem. Where no route can be read, the broker says what is wrong when it is asked to store.
+    """
+    try:
+        answer = await link.command(Request.GET_ROUTEINFO_BY_TOPIC, write_header(RouteRequest(topic, True)))
+        queues = items_in(load(answer.body, ROUTE_BYTES_MAX), "queueDatas") if answer.code == Answer.SUCCESS else []
+        is_closed = bool(queues) and not any(number_in(one, "perm") & PERM_WRITE for one in queues)
+    except Unavailable as error:
+        problem = broker_away(error)
+        problem.extra["outcome"] = NOT_STORED
+        raise problem from None
+    except BodyError:
+        return
+    if is_closed:
+        text = f"the topic[{topic}] sending message is forbidden"
+        raise refusal(Answer.NO_PERMISSION, text, outcome=NOT_STORED)
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from node.message_store.put_result import PutStatus
 from node.message_store.recent_entries import Piece
 from node.message_store.record import TransactionType, decode_record
 from node.message_store.write_files import OsDisk
-from node.protocol.codes import ResponseCode
+from node.protocol.codes import RequestCode, ResponseCode
 from node.store.memory_store import MemoryStore
 from node.transport.slab_frames import ReadAnswer
 from tests.ports import free_ports
@@ -293,6 +293,21 @@ def test_an_engine_that_lets_no_read_wait_is_not_asked_all_the_time(
         assert set(asked) <= set(range(before + 1, broker.log.dispatched_index + 2)) and asked
 
     run(tmp_path, work)
+
+
+def test_beside_an_engine_of_an_older_release_that_lets_no_read_wait_messages_are_dispatched_as_they_are_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        settings = settings_of(tmp_path, free_ports(1))
+        async with engine_of(settings) as engine:
+            del engine.client_requests._handlers[RequestCode.AWAITED_READ]
+            async with broker_of(settings) as broker:
+                monkeypatch.setattr(dispatched_log, "AGAIN_S_MIN", 60.0)  # whoever tries again then comes too late
+                for number in range(4):
+                    assert (await broker.lane.put(message(b"%d" % number))).status is PutStatus.PUT_OK
+
+    asyncio.run(story())
 
 
 def test_leadership_goes_to_another_member_indeed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from node.control.app import create_app
 from node.control.rights import is_recorded, needed
 from node.message_client import MessageConsumer, MessageProducer, OutgoingMessage
 from node.operator_trail import NAME
+from node.rocketmq.codes import Answer
 from tests.openapi_kit import Document
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, engine_of, settings_of
@@ -243,6 +244,21 @@ BAD_RESETS: list[tuple[Json, int]] = [
     ({"to": "offset", "offset": 99}, 422), ({"to": "latest", "queue_id": 99}, 404),
     ({"to": "latest", "if_term": 99}, 412),
 ]  # fmt: skip
+
+
+def test_nothing_is_sent_into_a_topic_that_is_only_to_be_read(tmp_path: Path) -> None:
+    """Brokers take it, as RocketMQ's do: it is the sender that looks at the topic's route."""
+
+    async def work(rest: Rest) -> None:
+        await rest.call("PUT", "/topics/closed", json={"perm": 4})
+        refused = await rest.call("POST", "/messages", 409, json=produced(topic="closed"))
+        assert (refused["code"], refused["outcome"]) == (Answer.NO_PERMISSION, "not_appended")
+        assert refused["detail"] == "the topic[closed] sending message is forbidden"
+        assert (await rest.get("/topics/closed"))["messages_ever"] == 0
+        await rest.call("PUT", "/topics/closed", json={"perm": 2})
+        assert (await rest.call("POST", "/messages", json=produced(topic="closed")))["queue_offset"] == 0
+
+    run(tmp_path, work)
 
 
 def test_a_reset_that_cannot_be_moves_nothing(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         quiet_broken_pipe()
         return Exit.FINE
     except OSError as error:
-        say(f"quorumscope: {one_line(str(error))}")
+        say(f"quorumscope: {one_line(str(error)) or type(error).__name__}")  # a time-out says nothing itself
         return Exit.UNDETERMINED
     except Exception:
         # A mistake of ours: 1 would read as a finding.

@@ -23,7 +23,7 @@ from app.demo.message_feed import FLIGHT_TOPICS, LINES_TOPIC, MessageFeed
 from app.demo.messages import Flights, Lines
 from app.demo.ports import Ports
 from app.demo.processes import Processes, broker_of
-from app.demo.run import CONSOLE_PORT, CONTROL_PORT, START_WITHIN_S, DemoOptions, demo_directory, listens
+from app.demo.run import CONSOLE_PORT, CONTROL_PORT, START_WITHIN_S, DemoOptions, demo_directory, until_it_listens
 from node.background import Background, reason_of
 from node.guardian import Guardian
 from node.message_client import ClientError, MessageProducer
@@ -84,9 +84,8 @@ class PairDemo:
         self.producer = MessageProducer([self.name_server], "demo")
         topic = FLIGHT_TOPICS[0] if self.options.file is None else LINES_TOPIC
         await self._until_it_takes_messages(self.producer, topic)
-        async with asyncio.timeout(START_WITHIN_S):
-            for url in self.controls.values():
-                await until_listening(int(url.rpartition(":")[2]))
+        for name, url in self.controls.items():
+            await until_it_listens(self.processes, name, int(url.rpartition(":")[2]))
         feed = MessageFeed(self.producer, flights=self.options.file is None)
         self.feeder = Feeder(feed, await source, self.options.rate_per_s, self.options.body_bytes_max, self.remark)
         self.background.keep("the feeder", self.feeder.run)
@@ -120,14 +119,10 @@ class PairDemo:
         (port,) = self.ports.claim(CONSOLE_PORT, 1)
         nodes = [word for url in self.controls.values() for word in ("--node", url)]
         command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}", "--db", db, *nodes]
-        process = await self.processes.start("console", command)
+        await self.processes.start("console", command)
         self.console_url = f"http://127.0.0.1:{port}"
         self.login_link = self.console_url + path
-        async with asyncio.timeout(START_WITHIN_S):
-            while not await listens(port):
-                if process.returncode is not None:
-                    raise Failure(Exit.UNREACHABLE, f"the console ended: {self.processes.last_words('console')}")
-                await asyncio.sleep(0.1)
+        await until_it_listens(self.processes, "console", port)
 
     async def _until_it_takes_messages(self, producer: MessageProducer, topic: str) -> None:
         deadline = time.monotonic() + START_WITHIN_S
@@ -183,13 +178,6 @@ class PairDemo:
                 "", f"  {self.options.ending}",
             ]
         )  # fmt: skip
-
-
-async def until_listening(port: int) -> None:
-    while True:
-        if await listens(port):
-            return
-        await asyncio.sleep(0.1)
 
 
 async def run_pair_demo(

@@ -228,14 +228,10 @@ class Demo:
         command = ["-m", "app.cli", "console", "--listen", f"127.0.0.1:{port}", "--db", db]
         for member in self.members.values():
             command += ["--node", member.control_url]
-        process = await self.processes.start("console", command, {"QUORUMSCOPE_DEMO_URL": self.control.url})
+        await self.processes.start("console", command, {"QUORUMSCOPE_DEMO_URL": self.control.url})
         self.console_url = f"http://127.0.0.1:{port}"
         self.login_link = self.console_url + path
-        async with asyncio.timeout(START_WITHIN_S):
-            while not await listens(port):
-                if process.returncode is not None:
-                    raise Failure(Exit.UNREACHABLE, f"the console ended: {self.processes.last_words('console')}")
-                await asyncio.sleep(0.1)
+        await until_it_listens(self.processes, "console", port)
 
     async def _wait_for_leader(self) -> None:
         deadline = time.monotonic() + START_WITHIN_S
@@ -318,6 +314,19 @@ async def listens(port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+async def until_it_listens(processes: Processes, name: str, port: int) -> None:
+    """Until that process does. Raises Failure: it ended, or took too long."""
+    deadline = time.monotonic() + START_WITHIN_S
+    while not await listens(port):
+        words = processes.last_words(name)
+        if processes.running[name].returncode is not None:
+            raise Failure(Exit.UNREACHABLE, f"{name} ended: {words}")
+        if time.monotonic() > deadline:
+            where = f"see {processes.logs}" + (f" ({words})" if words else "")
+            raise Failure(Exit.UNREACHABLE, f"{name} does not listen within {START_WITHIN_S:.0f} s; {where}")
+        await asyncio.sleep(0.1)
 
 
 async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remark: Callable[[str], None]) -> int:

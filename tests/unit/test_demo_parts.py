@@ -13,18 +13,21 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
 from app.cli import run
+from app.commands.common import Failure
 from app.demo.breaks import Breaker
 from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
+from app.demo.processes import Processes
 from app.demo.relay import Links, Relay
-from app.demo.run import DemoOptions
+from app.demo.run import DemoOptions, until_it_listens
 from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demo, write_note
 from node.children import apart
 from node.client import AppendResult, OutcomeUnknown
@@ -321,3 +324,30 @@ def test_the_feeder_repeats_its_source_but_never_a_message_and_stops_at_the_cap(
 def test_an_empty_source_is_said() -> None:
     _, feeder, said = feed([], 100)
     assert (feeder.fed.appended, said) == (0, ["there is nothing to feed"])
+
+
+def test_what_does_not_listen_in_time_is_named_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a machine that was too busy a start ended with `quorumscope: ` and nothing behind it."""
+    (tmp_path / "console.log").write_text("still reading its database\n")
+    waiting, ended = SimpleNamespace(returncode=None), SimpleNamespace(returncode=3)
+    processes = Processes(tmp_path)
+    (port,) = free_ports(1)
+    monkeypatch.setattr("app.demo.run.START_WITHIN_S", 0.0)
+    for process, said in ((waiting, "console does not listen within 0 s"), (ended, "console ended: still reading")):
+        processes.running["console"] = process  # type: ignore[assignment]
+        with pytest.raises(Failure, match=said) as raised:
+            asyncio.run(until_it_listens(processes, "console", port))
+        assert "still reading its database" in str(raised.value)
+
+
+def test_an_error_without_words_is_named_by_its_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def too_late(*_: object) -> int:
+        raise TimeoutError
+
+    monkeypatch.setattr("app.demo.run.run_demo", too_late)
+    assert run(["demo", "--headless"]) == 2
+    assert capsys.readouterr().err.endswith("quorumscope: TimeoutError\n")

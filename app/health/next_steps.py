@@ -221,7 +221,7 @@ def at_stake(finding: Finding, view: GroupView) -> str:
 def counted_though_away(finding: Finding, view: GroupView) -> int:
     """1 where the leader heard a member that is away a moment ago, so that the quorum still counts it."""
     one, leader = view.asked(finding.node_id), view.leader
-    if finding.code not in AWAY or one is None or leader is None or one.id == leader.id:
+    if finding.code not in AWAY or one is None or leader is None or one.id == leader.id or heard_meanwhile(one, view):
         return 0
     age_ms = heard_ms(leader, one)
     return 1 if age_ms is not None and age_ms <= COUNTED_MS else 0

@@ -20,7 +20,7 @@ from app.api import alerts
 from app.audit.entries import HeldEntry
 from app.console.audit_pages import ended
 from app.console.repairs import STEPS as REPAIR_STEPS
-from app.db.base import utc_now
+from app.db.base import rfc3339, utc_now
 from app.db.models import AlertWindow
 from app.notify.outbox import Health, Message
 from app.notify.routes import NewRoute
@@ -89,6 +89,23 @@ def flipped(group: FakeGroup) -> None:
     ]  # fmt: skip
 
 
+def disk_full(group: FakeGroup) -> None:
+    """n1 stores nothing new, and says so; its leader says it of it, too."""
+    healthy(group)
+    since = rfc3339(utc_now() - timedelta(seconds=24))
+    full = {"code": "disk_full", "severity": "critical", "since": since, "text": "the disk of n1 is full"}
+    group.nodes["n1"].alarms = [full]
+    group.nodes["n0"].alarms = [full | {"code": "peer_disk_full", "peer_id": "n1"}]
+    group.nodes["n1"].end -= 2_400
+    group.nodes["n1"].durable, group.nodes["n1"].lag_ms = group.nodes["n1"].end, 24_000
+
+
+def out_of_sight(group: FakeGroup) -> None:
+    """The console's own way to n2 is cut; the group is well, and its leader hears n2."""
+    healthy(group)
+    group.nodes["n2"].alive = False
+
+
 def all_down(group: FakeGroup) -> None:
     healthy(group)
     for node in group.nodes.values():
@@ -97,7 +114,7 @@ def all_down(group: FakeGroup) -> None:
 
 STATES: Final[dict[str, Callable[[FakeGroup], None]]] = {
     "healthy": healthy, "killed": killed, "cut-off": cut_off, "paused": paused, "slow": slow,
-    "flipped": flipped, "all-down": all_down,
+    "flipped": flipped, "all-down": all_down, "disk-full": disk_full, "out-of-sight": out_of_sight,
 }  # fmt: skip
 
 

@@ -73,6 +73,17 @@ def test_an_engine_that_its_leader_hears_is_not_to_be_started_again(why: str) ->
     assert one.means.startswith("n2's engine runs, for its leader hears it") and "is gone," not in one.means
     assert one.command == "quorumscope status --node http://127.0.0.1:8433", "its own control plane is asked"
     assert "start" not in one.step
+    assert one.at_stake == "writes get through, and survive 1 more failure", "it counts as before"
+
+
+def test_a_full_disk_says_why_its_member_is_behind() -> None:
+    story = Story()
+    story.look(2)
+    full = story.node("n1")
+    full.alarms = [{"code": "disk_full", "severity": "critical", "text": "the disk of n1 is full"}]
+    full.lag_ms = 9_000
+    story.group.committed = story.node("n0").end = story.node("n2").end = full.end + 2_400
+    assert [(one.code, one.member) for one in story.look(20).problems] == [("alarm_disk_full", "n1")]
 
 
 def test_a_control_plane_that_times_out_is_not_said_to_be_gone() -> None:

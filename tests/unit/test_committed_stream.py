@@ -245,14 +245,50 @@ def test_a_flood_of_subscriptions_does_not_look_at_every_stream_for_each(kit: Ki
     late, looks = Looked(), 0
     for opaque in range(500):
         kit.subscribe(late, opaque=opaque)
-    assert len(late.refused) == 500 and looks <= committed_stream.STREAMS_MAX
+    mine = each - 1  # as many as whoever has most, less one
+    assert len(late.refused) == 500 - mine and looks <= committed_stream.STREAMS_MAX
     holding[0].closed = True
     kit.streams.closed(holding[0])  # type: ignore[arg-type]
-    kit.subscribe(late)
-    assert len(late.refused) == 500 and len(kit.streams.streams) == committed_stream.STREAMS_MAX - each + 1
+    left = len(kit.streams.streams)
+    assert committed_stream.STREAMS_MAX - each <= left < committed_stream.STREAMS_MAX
+    kit.subscribe(late, opaque=1000)
+    assert len(late.refused) == 500 - mine and len(kit.streams.streams) == left + 1
     for client in (*holding, late):
         kit.streams.closed(client)  # type: ignore[arg-type]
-    assert not kit.streams.streams and not kit.streams._counts
+    assert not kit.streams.streams and not kit.streams._mine and not any(kit.streams._having)
+
+
+def test_nobody_keeps_others_out_by_having_many_streams(kit: Kit) -> None:
+    """64 connections that took all that was pushed to them had all streams for good; a broker then followed nothing."""
+    each = committed_stream.STREAMS_PER_CONNECTION_MAX
+    holding = [Client() for _ in range(committed_stream.STREAMS_MAX // each)]
+    for client in holding:
+        for opaque in range(each):
+            kit.subscribe(client, opaque=opaque)
+    came = [Client() for _ in range(100)]
+    for client in came:
+        kit.subscribe(client)
+        assert not client.refused and client.got[-1].code is ResponseCode.SUCCESS
+    assert len(kit.streams.streams) == committed_stream.STREAMS_MAX
+    ended = [[one.code for one in client.got].count(ResponseCode.INCONSISTENT_STATE) for client in holding]
+    assert sum(ended) == len(came) and max(ended) - min(ended) <= 1
+    assert not any(one.code is ResponseCode.INCONSISTENT_STATE for client in came for one in client.got)
+    for client in (*holding, *came):
+        kit.streams.closed(client)  # type: ignore[arg-type]
+    assert not kit.streams.streams and not kit.streams._mine and not any(kit.streams._having)
+
+
+def test_where_everybody_has_one_stream_a_newcomer_gets_that_of_who_came_last(kit: Kit) -> None:
+    first = Client()
+    kit.subscribe(first)
+    for _ in range(committed_stream.STREAMS_MAX + 50):
+        client = Client()
+        kit.subscribe(client)
+        assert not client.refused
+    kit.subscribe(client, opaque=5)
+    assert client.refused == [RemotingCode.SYSTEM_BUSY]  # it has one, as everybody has
+    assert [one.code for one in first.got] == [ResponseCode.SUCCESS]
+    assert len(kit.streams.streams) == committed_stream.STREAMS_MAX
 
 
 def test_a_term_that_is_being_saved_is_not_told(kit: Kit) -> None:

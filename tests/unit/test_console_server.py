@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import signal
 import socket
@@ -15,8 +17,12 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from app.console.app import create_app
+from app.console.server import SmoothServer, make_server
+from app.console.settings import ConsoleSettings
 from app.security.links import issue
 from node.children import apart
+from tests.databases import prepared_url
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,3 +90,25 @@ def test_plain_http_beyond_loopback_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "app.console.server", "--db", str(tmp_path / "c.db"), "--listen", "0.0.0.0:0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 64 and "--behind-proxy" in done.stderr
+
+
+def test_garbage_is_collected_in_steps_while_it_serves(tmp_path: Path) -> None:
+    """The interpreter's own collections of all objects held up whichever page was being drawn."""
+
+    async def work() -> None:
+        settings = ConsoleSettings(db_url=prepared_url(tmp_path / "console.db"), port=0)
+        server = make_server(settings, create_app(settings), kind=SmoothServer)
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            await server.startup([listener])
+            assert not gc.isenabled() and gc.get_freeze_count() > 0
+            await server.shutdown([listener])
+            assert gc.isenabled()
+
+    try:
+        asyncio.run(work())
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -7,7 +7,7 @@ asks), and every section exists (another one asks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -52,6 +52,15 @@ NETWORK: Final = Advice(
     "look at the network between {node} and {leader}, both ways; it is well when this ends with 0",
     "a-member-is-cut-off",
     heals=True,
+)
+NOT_APPLYING: Final = Advice(
+    "{node}'s state machine does not take what is committed: its process hangs, is slow, or applies what it had again",
+    "see in {node}'s output and at its process `node.state_machine` what holds it up; where it does not go on by"
+    " itself this ends it, and its engine starts it again from its newest snapshot",
+    "a-state-machine-does-not-apply",
+    command=RESTART_MACHINE,
+    curl=RESTART_MACHINE_CURL,
+    actions=("restart_machine",),
 )
 QUORUM: Final = Advice(
     "fewer than {needed} members hear each other, and only {needed} together may commit",
@@ -251,20 +260,16 @@ ADVICE: Final[dict[str, Advice]] = {
     "closures_piling": WAITS,
     "closures_slow": WAITS,
     "commit_stalled": WAITS,
-    "not_applying": Advice(
-        "{node}'s state machine does not take what is committed: its process hangs, is slow, or applies again what it"
-        " had",
-        "see in {node}'s output and at its process `node.state_machine` what holds it up; where it does not go on by"
-        " itself this ends it, and its engine starts it again from its newest snapshot",
-        "a-state-machine-does-not-apply",
-        command=RESTART_MACHINE,
-        curl=RESTART_MACHINE_CURL,
-        actions=("restart_machine",),
-    ),
+    "not_applying": NOT_APPLYING,
     "alarm_applier_down": Advice(
         "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",
         "see {node}'s output for what ended it; it is well when this ends with 0",
         "a-state-machine-does-not-apply",
+    ),
+    "alarm_apply_failed": replace(
+        NOT_APPLYING,
+        means="{node}'s state machine raised at an entry, or that entry cannot be read there; it is never skipped",
+        step="mend what the problem's text names, on all members alike; then this starts its state machine again",
     ),
     "alarm_disk_full": Advice(
         "{node}'s disk refused a write, or is fuller than it may be: it stores nothing new, and goes on answering",

@@ -209,6 +209,10 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"{finding.node_id} confirms no new writes; {spare(view, 1)}"
         case "alarm_broker_down" if finding.node_id == view.leader_id:
             return f"no broker of the group takes messages while {finding.node_id} leads; its log takes writes"
+        case "alarm_apply_failed" | "alarm_applier_down" if finding.node_id == view.leader_id:
+            return f"no command is taken while {finding.node_id} leads, and it answers no question; nothing is lost"
+        case "alarm_apply_failed" | "alarm_applier_down":
+            return f"questions at {finding.node_id} get no answer; {spare(view)}"
         case "not_applying":
             return f"commands and questions at {finding.node_id} get no result in time; {spare(view)}"
         case "audit_divergent" | "log_damaged":

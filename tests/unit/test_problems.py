@@ -574,9 +574,9 @@ def test_every_problem_says_what_to_do() -> None:
     codes = {code for one in sources for code in re.findall(r'Finding\(\s*"(\w+)"', one.read_text())}
     codes -= set(PAIR_ADVICE) - set(ADVICE)  # test_pair_health.py
     brokers = {one for one in ADVICE if one.startswith("alarm_broker_")}
-    assert codes | brokers | {"engine_silent", "alarm_applier_down", "alarm_disk_full"} == set(ADVICE), (
-        "an alarm's code is the member's own"
-    )
+    assert codes | brokers | {"engine_silent", "alarm_applier_down", "alarm_apply_failed", "alarm_disk_full"} == set(
+        ADVICE
+    ), "an alarm's code is the member's own"
     for happened, *_ in TABLE:
         story = Story()
         happened(story)
@@ -611,6 +611,9 @@ def test_what_is_at_stake_is_said_of_the_group_as_it_is() -> None:
         ("disk_full", "n0", "new writes are refused until n0 has room or another member leads; nothing is lost"),
         ("disk_full", "n1", "n1 confirms no new writes; writes get through, and one more failure stops them"),
         ("broker_down", "n0", "no broker of the group takes messages while n0 leads; its log takes writes"),
+        ("apply_failed", "n0", "no command is taken while n0 leads, and it answers no question; nothing is lost"),
+        ("applier_down", "n0", "no command is taken while n0 leads, and it answers no question; nothing is lost"),
+        ("apply_failed", "n1", "questions at n1 get no answer; writes get through, and survive 1 more failure"),
         ("broker_down", "n1", "writes get through, and survive 1 more failure"),
     ],
 )

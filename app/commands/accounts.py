@@ -130,6 +130,8 @@ def list_users(db: DbOption = None, config: ConfigOption = None, as_json: JsonOp
     if as_json:
         show_json({"items": users, "next": None})
     else:
+        if not users:
+            say("no users yet: quorumscope user link makes the first admin, and --db names another database")
         for one in users:
             on = ", ".join(f"{group}: {role}" for group, role in one["cluster_roles"].items())
             state = "  by the OpenID provider" if one["source"] == "oidc" else ""
@@ -227,6 +229,8 @@ def list_tokens(db: DbOption = None, config: ConfigOption = None, as_json: JsonO
     if as_json:
         show_json({"items": tokens, "next": None})
     else:
+        if not tokens:
+            say("no tokens")
         for token in tokens:
             until = token["expires_at"] or "for ever"
             show(

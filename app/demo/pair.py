@@ -141,14 +141,14 @@ class PairDemo:
                     raise Failure(Exit.UNREACHABLE, text) from error
             await asyncio.sleep(0.1)
 
-    async def stop(self) -> None:
+    async def stop(self, *, keep_data: bool = False) -> None:
         """Takes everything down; within three seconds, and whatever failed before."""
         await asyncio.gather(self.background.stop(), self.processes.stop(), return_exceptions=True)
         if self.producer is not None:
             await asyncio.gather(self.producer.close(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)
         self.ports.release()
-        if self.options.removes_data:
+        if self.options.removes_data and not keep_data:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def announcement(self, command: str) -> str:
@@ -185,6 +185,7 @@ async def run_pair_demo(
 ) -> int:
     """Runs until a signal or `for_s`; returns the exit code."""
     stopping = asyncio.Event()
+    failed = False
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, partial(stopping.set))
@@ -200,12 +201,15 @@ async def run_pair_demo(
             starting.result()
             announce(demo)
             await asyncio.wait([waiting], timeout=options.for_s)
+    except Failure:
+        failed = True  # it says where the logs are: the next demo removes them
+        raise
     finally:
         say("stopping")
         starting.cancel()
         waiting.cancel()
         await asyncio.gather(starting, waiting, return_exceptions=True)
-        await demo.stop()
+        await demo.stop(keep_data=failed)
     if demo.feeder is not None:
         say(f"{demo.feeder.fed.appended:,} messages were sent")
     return Exit.INTERRUPTED if stopping.is_set() and options.for_s is not None else Exit.FINE

@@ -288,7 +288,7 @@ class Demo:
                 self.remark("all members answer, nothing is wrong")
             known = problems
 
-    async def stop(self) -> None:
+    async def stop(self, *, keep_data: bool = False) -> None:
         """Takes everything down; within three seconds, and whatever failed before."""
         if self.note is not None:
             self.note.unlink(missing_ok=True)
@@ -302,7 +302,7 @@ class Demo:
         await asyncio.gather(*clients, self.links.stop(), return_exceptions=True)
         await asyncio.to_thread(self.guardian.close)
         self.ports.release()
-        if self.options.removes_data:
+        if self.options.removes_data and not keep_data:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -332,7 +332,7 @@ async def until_it_listens(processes: Processes, name: str, port: int) -> None:
 async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remark: Callable[[str], None]) -> int:
     """Runs a demo until a signal or `for_s`; returns the exit code."""
     stopping = asyncio.Event()
-    interrupted = starting_was_cut = False
+    interrupted = starting_was_cut = failed = False
 
     def interrupt() -> None:
         nonlocal interrupted
@@ -358,9 +358,12 @@ async def run_demo(options: DemoOptions, announce: Callable[[Demo], None], remar
             starting.result()
             announce(demo)
             await _until(waiting, options.for_s)
+    except Failure:
+        failed = True  # it says where the logs are: the next demo removes them
+        raise
     finally:
         say("stopping")
-        await demo.stop()
+        await demo.stop(keep_data=failed)
     if demo.feeder is not None:
         fed = demo.feeder.fed
         unsure = f", {fed.unknown} of unknown outcome" if fed.unknown else ""

@@ -33,7 +33,17 @@ def test_a_link_then_a_token_then_none(db: list[str], capsys: pytest.CaptureFixt
     assert run(["token", "revoke", "99", *db]) == 1
     capsys.readouterr()
     assert run(["token", "list", *db]) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "no tokens\n")
+
+
+def test_a_database_without_users_says_how_to_make_one(db: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["db", "upgrade", *db]) == 0
+    capsys.readouterr()
+    assert run(["user", "list", *db]) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("no users yet: quorumscope user link makes the first admin")
+    assert run(["user", "list", "--json", *db]) == 0
+    assert json.loads(capsys.readouterr().out)["items"] == []
 
 
 def test_a_database_that_cannot_be_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

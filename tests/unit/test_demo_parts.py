@@ -21,6 +21,7 @@ import pytest
 
 from app.cli import run
 from app.commands.common import Failure
+from app.demo import run as demo_run
 from app.demo.breaks import Breaker
 from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
@@ -351,3 +352,17 @@ def test_an_error_without_words_is_named_by_its_type(
     monkeypatch.setattr("app.demo.run.run_demo", too_late)
     assert run(["demo", "--headless"]) == 2
     assert capsys.readouterr().err.endswith("quorumscope: TimeoutError\n")
+
+
+def test_a_demo_that_does_not_come_up_leaves_the_logs_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(self: demo_run.Demo) -> None:
+        await self.links.start()
+        raise Failure(69, f"no leader; see {self.processes.logs}")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo_run.Demo, "start", start)
+    with pytest.raises(Failure, match="no leader"):
+        asyncio.run(demo_run.run_demo(DemoOptions(console=False), lambda _: None, lambda _: None))
+    assert [one.name for one in (tmp_path / ".quorumscope").glob("demo-*/*")] == ["logs"]

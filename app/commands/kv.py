@@ -48,7 +48,8 @@ def with_store(target: Target, work: Callable[[KvClient], Awaitable[T]]) -> T:
         try:
             return await work(KvClient(client))
         except Unsupported as error:
-            raise Failure(Exit.FINDING, f"this group has no key-value store: {error}") from None
+            begun = "a group has one if it was begun with node --state-machine kv"
+            raise Failure(Exit.FINDING, f"this group has no key-value store: {begun} ({error})") from None
         except KvError as error:
             raise Failure(Exit.USAGE, str(error)) from None
         finally:

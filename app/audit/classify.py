@@ -258,8 +258,14 @@ def _from_extent(fence: Fence, forked: set[str]) -> list[Finding]:
     for replica in fence.readable:
         begin, end = replica.begin_index, replica.end_index
         if replica.empty or end < low:
-            text = f"{replica.id} holds nothing of {span(low, high)}"
-            found.append(finding("lagging", (replica.id,), low, high, text))
+            # Its log may begin behind a snapshot or a base, which stand for what lies before: that is not behind.
+            lacks = max(low, begin)
+            if lacks <= high:
+                text = f"{replica.id} holds nothing of {span(lacks, high)}"
+                found.append(finding("lagging", (replica.id,), lacks, high, text))
+            if begin > low:
+                text = f"{replica.id} begins at {begin:,}, and holds nothing of {span(low, min(begin - 1, high))}"
+                found.append(finding("trimmed", (replica.id,), low, min(begin - 1, high), text))
             continue
         if end < high and replica.id not in forked:
             text = f"{replica.id} ends at {end:,}, {high - end:,} entries before the others"

@@ -105,3 +105,20 @@ def test_what_a_java_node_appended_is_audited_too(tmp_path: Path) -> None:
     blank_out(path, at % DATA_BYTES + 36, at % DATA_BYTES + 44)
     (found,) = read(fence)
     assert (found.cls, found.replicas, found.from_index, found.to_index) == ("record_invalid", ("n1",), 50, 50)
+
+
+def test_a_log_that_begins_behind_a_snapshot_and_holds_no_entry_yet_is_not_behind() -> None:
+    """What lies before its beginning stands in its snapshot; only what comes behind may be lacking."""
+
+    def of_newcomer(begin: int) -> list[tuple[str, int, int, str]]:
+        newcomer = replica("n0", begin, -1)
+        found, _ = classify([], fence_of(newcomer, replica("n1", 40, 99), replica("n2", 40, 99)))
+        assert all(one.replicas == ("n0",) for one in found)
+        return [(one.cls, one.from_index, one.to_index, one.detail) for one in found]
+
+    nothing = "n0 begins at 100, and holds nothing of entries 40 to 99"
+    assert of_newcomer(100) == [("trimmed", 40, 99, nothing)]
+    trimmed, lagging = of_newcomer(90)
+    assert trimmed == ("trimmed", 40, 89, "n0 begins at 90, and holds nothing of entries 40 to 89")
+    assert lagging == ("lagging", 90, 99, "n0 holds nothing of entries 90 to 99")
+    assert of_newcomer(0) == [("lagging", 40, 99, "n0 holds nothing of entries 40 to 99")]

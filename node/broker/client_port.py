@@ -164,7 +164,7 @@ class ClientPort:
     def save(self) -> None:
         """All that is not in its file. Raises OSError."""
         if self._tables.is_known:
-            self._files.write(self._files.due())
+            self._files.save_now()
 
     def close(self) -> None:
         for task in self._background.tasks:

@@ -449,14 +449,14 @@ def test_topics_groups_and_offsets_are_in_rocketmqs_files(tmp_path: Path) -> Non
         assert set(files.due()) == {
             "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json",
         }  # fmt: skip
-        files.write(files.due())
+        files.save_now()
         assert files.due() == {}
         folder = tmp_path / "config"
         topics = table_in(TOPICS, (folder / "topics.json").read_bytes())
         assert topics["TopicTest"]["writeQueueNums"] == 2
         assert "Mine" in table_in(GROUPS, (folder / "subscriptionGroup.json").read_bytes())
         broker.answered(FakePeer(), Request.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": "8"})
-        files.write(files.due())
+        files.save_now()
         offsets = [
             table_in(CONSUMER_OFFSETS, (folder / name).read_bytes())
             for name in ("consumerOffset.json", "consumerOffset.json.bak")

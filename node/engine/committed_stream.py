@@ -4,7 +4,8 @@ A client gets its next position when there is one and it has taken the last: so 
 by a buffer, and whatever moved meanwhile is in the next. Where nothing moves, the keep-alive says so.
 
 Invariants: one pushed frame of a stream at most is not taken; two are at least its interval apart; what depends on a
-hard state that is being saved is not sent (SAFETY E2); streams are bounded, per connection and in all.
+hard state that is being saved is not sent (SAFETY E2); streams are bounded, per connection and in all, and where all
+are taken whoever has most of them gives one up for a connection that has fewer: nobody keeps others out by having many.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class CommittedStreams:
         self._replica, self._now_ns, self._held_back = replica, now_ns, held_back
         self._loop = asyncio.get_running_loop()
         self.streams: dict[tuple[Connection, int], Stream] = {}
-        self._counts: dict[Connection, int] = {}
+        self._mine: dict[Connection, dict[int, None]] = {}  # the opaques of each one's streams
+        # Connections by how many they have; of equals the one that came to as many last goes first.
+        self._having: list[dict[Connection, None]] = [{} for _ in range(STREAMS_PER_CONNECTION_MAX + 1)]
         self._looked_at = -LOOK_AGAIN_NS
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -105,29 +108,51 @@ class CommittedStreams:
     def _subscribe(self, connection: Connection, frame: Frame, request: StreamRequest, now: int) -> None:
         if len(self.streams) >= STREAMS_MAX and now - self._looked_at >= LOOK_AGAIN_NS:
             self._drop_ended(now)
-        key, mine = (connection, frame.opaque), self._counts.get(connection, 0)
+        key, mine = (connection, frame.opaque), len(self._mine.get(connection, ()))
         if key not in self.streams:
-            if len(self.streams) >= STREAMS_MAX or mine >= STREAMS_PER_CONNECTION_MAX:
+            if mine >= STREAMS_PER_CONNECTION_MAX or not self._has_room(mine):
                 text = f"{len(self.streams)} streams are open here, {mine} of them on this connection"
                 connection.refuse(frame, RemotingCode.SYSTEM_BUSY, text)
                 return
-            self._counts[connection] = mine + 1
+            opaques = self._mine.setdefault(connection, {})
+            opaques[frame.opaque] = None
+            self._moved_to(connection, mine, mine + 1)
         intervals = request.interval_ms * MS, request.keep_alive_ms * MS
         stream = self.streams[key] = Stream(connection, frame.opaque, *intervals, asked_at=now)
         self._standing = self._now_standing()
         self._serve(stream, now)
 
+    def _has_room(self, mine: int) -> bool:
+        """For one more of a connection that has so many; where all are taken another one may have to end."""
+        if len(self.streams) < STREAMS_MAX:
+            return True
+        most = max(count for count, having in enumerate(self._having) if having)
+        if most <= mine + 1 and mine:
+            return False
+        last = next(reversed(self._having[most]))
+        opaque = next(reversed(self._mine[last]))
+        self._end((last, opaque))
+        self._over(last, opaque, ResponseCode.INCONSISTENT_STATE)
+        return True
+
+    def _moved_to(self, connection: Connection, before: int, now: int) -> None:
+        self._having[before].pop(connection, None)
+        if now:
+            self._having[now][connection] = None
+
     def closed(self, connection: Connection) -> None:
         """It has ended, and its streams with it."""
-        if connection in self._counts:
-            for key in [one for one in self.streams if one[0] is connection]:
-                self._end(key)
+        for opaque in list(self._mine.get(connection, ())):
+            self._end((connection, opaque))
 
     def _end(self, key: tuple[Connection, int]) -> None:
         if self.streams.pop(key, None) is not None:
-            left = self._counts.pop(key[0]) - 1
-            if left:
-                self._counts[key[0]] = left
+            connection, opaque = key
+            opaques = self._mine[connection]
+            self._moved_to(connection, len(opaques), len(opaques) - 1)
+            del opaques[opaque]
+            if not opaques:
+                del self._mine[connection]
 
     def _over(self, connection: Connection, opaque: int, code: ResponseCode) -> None:
         connection.send_body(RemotingCode.SUCCESS, FLAG_RESPONSE, opaque, [encode_position(PushedPosition(code))])
@@ -202,6 +227,8 @@ class CommittedStreams:
     def close(self) -> None:
         """The engine ends; connections close by themselves."""
         self.streams.clear()
-        self._counts.clear()
+        self._mine.clear()
+        for having in self._having:
+            having.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -214,11 +214,12 @@ class MachineClient:
 
 
 def unknown_each(error: OutcomeUnknown, counts: Sequence[int]) -> list[OutcomeUnknown]:
-    """What is unknown of a run of commands, as each call's own: so many commands each (SAFETY C2)."""
-    first = error.first_index
+    """What is unknown of a run of commands, as each call's own: so many commands each (SAFETY C2). Nothing is named
+    where the indexes that the member named are not as many as the commands: then nobody knows which are whose."""
+    first, term = error.first_index, error.term
+    is_shared = first >= 0 and error.last_index - first + 1 == sum(counts)
     found = []
     for at, count in zip(accumulate(counts, initial=0), counts, strict=False):
-        indexes = (first + at, first + at + count - 1) if first >= 0 else (-1, -1)
-        own = {"first_index": indexes[0], "last_index": indexes[1], "term": error.term}
+        own = {"first_index": first + at, "last_index": first + at + count - 1, "term": term} if is_shared else {}
         found.append(OutcomeUnknown(str(error), code=error.code, **own))
     return found

@@ -174,6 +174,21 @@ def test_each_does_what_its_row_says_and_nothing_else(tmp_path: Path) -> None:
     beside(tmp_path, ROWS, work)
 
 
+def test_a_client_shows_its_token_on_each_connection(tmp_path: Path) -> None:
+    """What it may do here counts for one connection: after a loss it has to be said again."""
+
+    async def work(peers: str, _port: int) -> None:
+        client = LedgerClient(peers, deadline_s=20, token=WRITER)
+        try:
+            for number in range(3):
+                await client.append(b"%d" % number)
+                client.link_of("n0").give_up("a test says so")
+        finally:
+            await client.close()
+
+    beside(tmp_path, ROWS, work)
+
+
 def test_a_token_counts_for_its_connection_from_the_frame_that_shows_it(tmp_path: Path) -> None:
     async def work(_peers: str, port: int) -> None:
         answers: asyncio.Queue[Frame] = asyncio.Queue()

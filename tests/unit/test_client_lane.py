@@ -76,6 +76,7 @@ def test_a_lost_connection_ends_the_lane_at_both_ends(tmp_path: Path) -> None:
         link.give_up("a test")
         with pytest.raises(OutcomeUnknown):
             await under_way
+        assert lane.ended  # here, and not only because the member says so: nothing may follow what nobody knows
         with pytest.raises(LaneEnded):
             lane.append([b"b"])
         for _ in range(100):

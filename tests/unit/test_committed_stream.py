@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from node.client import CommittedPosition, LedgerClient, LedgerClientSync, LedgerError, Unreachable, Unsupported
-from node.client.committed import position_of
+from node.client.committed import Subscription, position_of
 from node.config import load
 from node.consensus.api import MS
 from node.engine import committed_stream
@@ -31,7 +32,7 @@ from node.transport.committed_frames import (
     encode_position,
     encode_stream_request,
 )
-from node.transport.remoting import Frame
+from node.transport.remoting import FLAG_RESPONSE, Frame
 from node.transport.slab_frames import BodyError
 from tests.ports import free_ports
 from tests.unit.core_kit import Leader
@@ -550,3 +551,51 @@ def test_the_lease_is_counted_from_what_the_client_did_last() -> None:
     pushed = PushedPosition(ResponseCode.SUCCESS, 1, 5, 5, 2, True, "n1", 400 * MS, 100 * MS)
     position = position_of("n1", pushed, 1000.0)
     assert position.lease_until_s == pytest.approx(1000.5)
+
+
+class Ways:
+    """Between a client and its member, in the stead of a link: what is said lies here until the test hands it on."""
+
+    member_id = "n0"
+
+    def __init__(self) -> None:
+        self.said: list[bytes] = []
+
+    def open_stream(self, _code: RequestCode, pieces: list[bytes], each: Callable[[Frame | Exception], None]) -> int:
+        self.each = each
+        self.said += pieces
+        return 1
+
+    def send_on_stream(self, _code: RequestCode, _opaque: int, pieces: list[bytes]) -> None:
+        self.said += pieces
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_lease_lasts_longer_at_the_client_than_the_member_means(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both halves together, on one clock, with ways and clients that take their time: the client's word for the end of
+    a lease is never behind the member's own (E7)."""
+    rng, lease_ns = random.Random(seed), 400 * MS
+
+    async def story() -> None:
+        kit, client, ways = Kit(lease_reads=True), Client(), Ways()
+        monkeypatch.setattr(kit.solo.replica, "promise_lease", lambda _now: lease_ns)
+
+        def later() -> None:
+            kit.wait(rng.choice((0, 1, 30, 300)))
+
+        request = encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, 5, 100))
+        subscription = Subscription(ways, request, 60.0, lambda: kit.solo.now / 1e9)  # type: ignore[arg-type]
+        for number in range(30):
+            later()
+            kit.streams.handle(client, Frame(RequestCode.COMMITTED_STREAM, 1, ways.said.pop()))  # type: ignore[arg-type]
+            while len(client.got) <= number:
+                kit.wait(1)
+            ends_s = (kit.solo.now + lease_ns) / 1e9
+            later()
+            body = encode_position(client.got[number])
+            ways.each(Frame(RemotingCode.SUCCESS, 1, body, FLAG_RESPONSE))
+            later()
+            position = await subscription.next()
+            assert position.leads and position.lease_until_s <= ends_s + 1e-6
+
+    asyncio.run(story())

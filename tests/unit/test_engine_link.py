@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.config import Settings, load
-from node.control.engine_link import EngineForeign, EngineLink, EngineSilent
+from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineSilent
 from node.control.log_files import LogFiles
 from node.control.snapshots import Snapshots
 from node.engine.engine import Engine
@@ -22,6 +22,7 @@ from node.transport.slab_frames import AppendRequest, decode_append_answer, enco
 from node.views.replication import WatermarksView
 from node.views.state import StateView
 from tests.ports import free_ports
+from tests.unit.engine_kit import until
 
 OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
 
@@ -35,9 +36,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 Work = Callable[[EngineLink, Snapshots, MemoryStore], Awaitable[None]]
 
 
-def settings_of(place: Path, port: int, node_id: str = "n0", group: str = "g") -> Settings:
+def settings_of(place: Path, port: int, node_id: str = "n0", group: str = "g", **more: str) -> Settings:
     peers = f"{node_id}-127.0.0.1:{port}"
-    return load({"node.id": node_id, "peers": peers, "node.data": str(place), "node.group": group}, None, {})
+    return load({"node.id": node_id, "peers": peers, "node.data": str(place), "node.group": group} | more, None, {})
 
 
 def write_down(place: Path, group_id: str | None) -> None:
@@ -47,16 +48,20 @@ def write_down(place: Path, group_id: str | None) -> None:
     save_hard_state(directory, HardState(voter_state=VoterState.VOTER, group_id=group_id))
 
 
-def beside(place: Path, work: Work, *, has: str | None, node_id: str = "n0", group: str = "g") -> None:
+def beside(
+    place: Path, work: Work, *, has: str | None, node_id: str = "n0", group: str = "g",
+    secured: dict[str, str] | None = None,
+) -> None:  # fmt: skip
     """Runs `work` of n0's control plane of group g while an engine whose group has that id listens at its port."""
 
     async def both() -> None:
         (port,) = free_ports(1)
         store = MemoryStore(hard_state=HardState(voter_state=VoterState.VOTER, group_id=has))
-        engine, ready = Engine(settings_of(place / "engine", port, node_id, group), store), asyncio.Event()
+        given = settings_of(place / "engine", port, node_id, group, **secured or {})
+        engine, ready = Engine(given, store), asyncio.Event()
         running = asyncio.create_task(engine.run(lambda _port: ready.set()))
         await ready.wait()
-        settings = settings_of(place, port)
+        settings = settings_of(place, port, **secured or {})
         link = EngineLink(settings)
         try:
             await work(link, Snapshots(settings, link, LogFiles(settings)), store)
@@ -81,6 +86,47 @@ def test_its_own_engine_answers(tmp_path: Path) -> None:
         assert await append(link) == 200
 
     beside(tmp_path, work, has=OURS)
+
+
+def test_its_token_is_shown_on_each_connection(tmp_path: Path) -> None:
+    """An engine that starts again has seen none: an append must not be refused for it."""
+    token, other = tmp_path / "token", tmp_path / "other"
+    for path in (token, other):
+        path.touch(0o600)
+        path.write_text(f"{path.name} 0123456789abcdef".replace(" ", "-"))
+    secured = {"node.token_file": str(token), "access.rows": f"token {other} = read"}
+
+    async def work(link: EngineLink, _snapshots: Snapshots, _store: MemoryStore) -> None:
+        for _ in range(2):
+            assert await append(link) == 200
+            before = link.connection
+            assert before is not None
+            before.close()
+            await until(lambda before=before: link.connection is not before)
+
+    write_down(tmp_path, OURS)
+    beside(tmp_path, work, has=OURS, secured=secured)
+
+
+@pytest.mark.parametrize(("engine", "leads"), [("down", False), ("stale", True)])
+def test_who_is_gone_has_no_role_and_who_is_silent_has_its_last(tmp_path: Path, engine: str, leads: bool) -> None:
+    async def both() -> None:
+        settings = settings_of(tmp_path, free_ports(1)[0])
+        snapshots = Snapshots(settings, EngineLink(settings), LogFiles(settings))
+        said = (await snapshots.state_from_files()).model_copy(
+            update={"engine": "ok", "role": "LEADER", "leader_id": "n0", "term": 3}
+        )
+        snapshots.last["state"] = -1.0, said
+
+        async def ask(*_: object) -> StateView:
+            raise EngineAway("refused") if engine == "down" else EngineSilent("no answer")
+
+        snapshots.ask = ask  # type: ignore[method-assign, assignment]
+        shown = await snapshots.get(StateView)
+        assert (shown.engine, shown.term) == (engine, 3)
+        assert (shown.role, shown.leader_id) == (("LEADER", "n0") if leads else (None, None))
+
+    asyncio.run(both())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from node.protocol.kv import (
+    GET,
     KEY_BYTES_MAX,
+    NOTHING,
     VALUE_BYTES_MAX,
     If,
     KvCommand,
@@ -118,6 +120,27 @@ def test_a_run_leaves_what_its_commands_leave_one_by_one(seed: int, monkeypatch:
             if pieces[0] is None:
                 saves.clear()
     assert quick.taken >= 5
+
+
+@pytest.mark.parametrize("later_ms", [-1, 0, 1])
+def test_a_key_whose_time_ends_with_a_run_goes_with_it(later_ms: int) -> None:
+    """At that very moment as well: members cut their batches at different places, and have to hold the same keys."""
+    log, quick, slow = MemoryStore(kind=KIND.name), Counting(), OneByOne()
+    callers, until_ms = (Caller(quick, KIND), Caller(slow, KIND)), 1000 + 40
+
+    def apply(bodies: list[bytes]) -> None:
+        first = log.end_index + 1
+        records = b"".join(bytes(slab.data) for slab in log.append_as_leader(bodies, 1))
+        assert list(callers[0].apply(first, log.end_index, records).results) == list(
+            callers[1].apply(first, log.end_index, records).results
+        )
+        assert state_of(quick) == state_of(slow)
+
+    apply([body_of(Type.COMMAND, 1000, encode_command(KvCommand(Op.PUT, b"gone", b"v", 40)))])
+    at_ms, taken = until_ms + later_ms, quick.taken
+    apply([body_of(Type.COMMAND, at_ms, encode_put(b"k%02d" % number, b"v")) for number in range(40)])
+    assert (quick.query(GET + b"gone") == NOTHING) == (later_ms >= 0)
+    assert (quick.taken > taken) == (later_ms < 0), "a run of puts is one as long as nothing expires in it"
 
 
 def run_of(contents: list[bytes]) -> Run:

@@ -13,6 +13,7 @@ import pytest
 from app.cli import run
 from node.broker.client_port import ClientPort
 from node.message_client import ClientError, MessageConsumer, MessageProducer, NotSent, OutgoingMessage, SendUnknown
+from node.message_client import consumer as consumer_module
 from node.message_client.consumer import share_of
 from node.message_client.errors import Unavailable
 from node.message_client.routes import Queue
@@ -82,6 +83,35 @@ def test_two_consumers_of_a_group_share_its_queues(tmp_path: Path) -> None:
                     await until(lambda: len(one.queues) == len(two.queues) == 2)
                     assert not set(one.queues) & set(two.queues)
                 await until(lambda: len(one.queues) == 4)
+
+    asyncio.run(story())
+
+
+def test_what_waits_at_a_consumer_is_not_done_however_often_its_queue_has_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull that finds nothing says where the queue ends: behind messages that this client holds and has not done."""
+    monkeypatch.setattr(consumer_module, "HOLD_MS", 20)
+
+    async def story() -> None:
+        async with broker_at(tmp_path) as address, MessageProducer([address]) as producer:
+            bodies = [b"%d" % one for one in range(3)]
+            for body in bodies:
+                await producer.send(OutgoingMessage("Flights", body, shard="N1"))
+            async with MessageConsumer([address], "G", "Flights") as consumer:
+                first = await asyncio.wait_for(consumer.receive(), 60)
+                pull_once, empty = consumer._pull_once, 0
+
+                async def counted(queue: Queue, offset: int) -> int:
+                    nonlocal empty
+                    following = await pull_once(queue, offset)
+                    empty += queue.key == first.queue.key and following == offset == len(bodies)
+                    return following
+
+                consumer._pull_once = counted  # type: ignore[method-assign]
+                await until(lambda: empty >= 2)
+            async with MessageConsumer([address], "G", "Flights") as consumer:
+                assert [(await asyncio.wait_for(consumer.receive(), 60)).body for _ in bodies] == bodies
 
     asyncio.run(story())
 

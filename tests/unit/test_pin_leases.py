@@ -60,3 +60,22 @@ def test_a_pin_of_a_client_that_died_ends_by_itself() -> None:
         raise AssertionError(store.pins.held())
 
     asyncio.run(main())
+
+
+def test_a_renewed_pin_lasts_for_its_new_time() -> None:
+    """The time of the pin before is over at once: it must not take the new one with it."""
+
+    async def main() -> None:
+        store = MemoryStore()
+        leases = PinLeases(store)
+        leases.pin("audit", 0, 0)
+        leases.pin("audit", 0, 3600)
+        leases.pin("other", 0, 0)
+        for _ in range(6000):
+            await asyncio.sleep(0.01)
+            if ("other", 0) not in store.pins.held():
+                break
+        assert store.pins.held() == [("audit", 0)]
+        leases.stop()
+
+    asyncio.run(main())

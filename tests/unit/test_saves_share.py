@@ -1,10 +1,14 @@
-"""Saves of a state machine's own accord take a tenth of the time at most; one that was asked for begins at once."""
+"""A state machine's own saves take a tenth of the time at most; one that was asked for begins at once; one that fails
+says why."""
 
 from __future__ import annotations
 
 import select
 import socket
+import time
 from pathlib import Path
+
+import pytest
 
 from node.protocol.kv import encode_put
 from node.snapshots import directory as snapshots
@@ -13,6 +17,8 @@ from node.state_machine.frames import BatchFrame
 from node.state_machine.kind import Type, body_of, kind_of
 from node.state_machine.kv import KeyValue
 from node.state_machine.process import SAVES_SHARE, Options, Process
+from node.state_machine.saving import SteppedSave
+from node.store.errors import StoreFull
 from node.store.memory_store import MemoryStore
 
 KIND = kind_of("kv")
@@ -56,6 +62,25 @@ def test_the_next_save_waits_nine_times_as_long_as_the_last_one_took(tmp_path: P
         assert process._saving is not None
         finish()
         assert snapshots.newest_index(tmp_path) == 2
+
+
+@pytest.mark.parametrize("fails_at", ["the first piece", "the end"])
+def test_a_save_that_fails_on_the_disk_says_so_and_names_no_snapshot(
+    fails_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it must not take it for saved, and the next one does not begin at once."""
+
+    def full(*_: object) -> None:
+        raise StoreFull("No space left on device")
+
+    monkeypatch.setattr(snapshots.SnapshotWriter, "write" if fails_at == "the first piece" else "commit", full)
+    save = SteppedSave(iter([b"a", b"b"]), snapshots.SnapshotMeta(4, 1), tmp_path, 3)
+    for _ in range(3):
+        save._next_ns = 0
+        save.step(time.monotonic_ns())
+    assert select.select([save], [], [], 30.0)[0] == [save]
+    assert "No space left on device" in save.ended()
+    assert snapshots.newest_index(tmp_path) == -1
 
 
 def frame_of(one: BatchFrame) -> memoryview:

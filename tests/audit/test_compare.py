@@ -258,6 +258,18 @@ def test_unsealed_entries_in_the_sealed_part_are_broken(tmp_path: Path) -> None:
     assert classes(found) == [("record_invalid", ("n1",), 40, 44)]
 
 
+@pytest.mark.parametrize("sealed_first", [True, False])
+def test_a_replica_that_has_to_be_sealed_is_judged_by_itself(tmp_path: Path, sealed_first: bool) -> None:
+    """The same bytes are sound in a Java node's log, which has no seals, and broken in ours."""
+    plain = entries(60)
+    loose = [*plain[:40], *(Written(e.body, e.term, body_crc=0, chain_crc=0) for e in plain[40:45]), *plain[45:]]
+    ours, theirs = Store(tmp_path / "n0").write(loose), Store(tmp_path / "n1").write(loose)
+    fences = [ours.fence("n0", 59, sealed_from=0), theirs.fence("n1", 59, sealed_from=None)]
+    found = audit(fence_of(*(fences if sealed_first else reversed(fences))))
+    assert ("record_invalid", ("n0",), 40, 44) in classes(found)
+    assert all(one.replicas == ("n0",) for one in found)
+
+
 def test_lagging_trimmed_and_single_copies(tmp_path: Path) -> None:
     a = Store(tmp_path / "n0", sealed=False).write(entries(100))
     b = Store(tmp_path / "n1", sealed=False).write(entries(80))

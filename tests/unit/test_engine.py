@@ -26,7 +26,7 @@ from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from node.transport.bodies import encode_message
 from node.transport.connection import Connection, dial
-from node.transport.remoting import Frame
+from node.transport.remoting import FLAG_ONE_WAY, Frame
 from node.transport.slab_frames import AppendRequest, decode_append_answer, encode_append
 from tests.ports import free_ports
 from tests.unit.engine_kit import running
@@ -233,6 +233,43 @@ class Reader:
 
     def resume_reading(self, why: str) -> None:
         self.stopped = False
+
+
+def test_what_nobody_waits_for_is_given_back_as_well(tmp_path: Path) -> None:
+    """Answered or not (one-way), read or refused: a request that is over takes no room of those that come (C5)."""
+
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        await client.append(b"first")
+        connection = Connection(lambda _one, _frame: None, lambda _one: None)
+        await dial(connection, "127.0.0.1", int(client.peers["n0"].rpartition(":")[2]))
+        pieces = encode_append(AppendRequest([b"x" * 100] * 3))
+        for _ in range(20):
+            connection.send_body(RequestCode.FAST_APPEND, FLAG_ONE_WAY, 7, pieces)
+        await _until(lambda: engine.store.end_index >= 61)
+        with pytest.raises(NotAppended):
+            await client.append(b"elsewhere", expected_index=3)
+        await client.read(0, 5)
+        quota = engine.client_requests._quota
+        await _until(lambda: not quota._loads)
+        load_now = quota._node
+        assert (load_now.requests, load_now.entries, load_now.bytes) == (0, 0, 0)
+        connection.abort()
+
+    assert run(tmp_path, MemoryStore(), work) == 0
+
+
+def test_a_transfer_of_another_term_moves_nothing(tmp_path: Path) -> None:
+    """Who looked before an election means the leader of then."""
+
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        await client.append(b"first")
+        term = engine.replica.term
+        for if_term in (term - 1, term + 1):
+            answer = await client.transfer("n0", if_term=if_term)
+            assert answer["code"] == ResponseCode.INCONSISTENT_TERM, answer
+        assert (await client.transfer("n0", if_term=term))["code"] != ResponseCode.INCONSISTENT_TERM
+
+    assert run(tmp_path, MemoryStore(), work) == 0
 
 
 def test_a_connection_over_its_limit_is_not_read_from_until_below_half() -> None:

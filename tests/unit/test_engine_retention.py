@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,44 @@ def test_by_hand_a_dry_run_says_what_goes_a_pin_keeps_it_and_force_says_whom_it_
             for bad in ({"what": "trim"}, {"what": "pin", "owner": "x", "fromIndex": last, "forSeconds": 0}):
                 assert (await operator_action(engine, **bad))["code"] == ResponseCode.UNEXPECTED_ARGUMENT
             assert (await operator_action(engine, what="pin", owner="", fromIndex=last, forSeconds=5))["code"] == 411
+
+    run(work)
+
+
+def test_who_comes_to_need_a_file_while_others_are_removed_keeps_it(tmp_path: Path) -> None:
+    """Between two files there is time for a pin: what was planned before it counts no more."""
+
+    async def work() -> None:
+        async with group(tmp_path, "n0") as one:
+            last = await one.write(60)
+            engine = one.engines["n0"]
+            await until(lambda: engine.replica.held.removable_through() == last)
+            trimming = asyncio.ensure_future(operator_action(engine, what="trim", throughIndex=last))
+            await until(lambda: one.begin("n0") > 0)
+            kept_from = one.begin("n0") + 8  # in one of the next files
+            engine.retention.pins.pin("late", kept_from, 60)
+            ended = await trimming
+            assert ended["beginIndex"] == one.begin("n0") <= kept_from
+            assert "late" in ended["detail"]
+
+    run(work)
+
+
+def test_nothing_goes_while_nobody_knows_what_the_state_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts, or starts again: what it will ask for is still to be said."""
+
+    async def work() -> None:
+        async with group(tmp_path, "n0") as one:
+            last = await one.write(30)
+            retention, replica = one.engines["n0"].retention, one.engines["n0"].replica
+            await until(lambda: replica.held.removable_through() == last)
+            assert retention._through_max() == last - 1
+            monkeypatch.setattr(replica, "config", replace(replica.config, applies=True))
+            for applied, through in ((None, -2), (7, 6), (last, last - 1)):
+                monkeypatch.setattr(type(replica), "applied_index", applied)
+                assert retention._through_max() == through
 
     run(work)
 

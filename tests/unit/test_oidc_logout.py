@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import httpx2
 import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
+from sqlalchemy import update
 
 from app.console.oidc_logout import BYTES_MAX, PATH
+from app.db.models import User
 from app.security.limits import ADDRESS, LoginLimits
 from app.security.logout_tokens import EVENT, LIFE_S
 from app.security.oidc import SKEW_S
@@ -45,6 +48,11 @@ async def announce(kit: Kit, token: str, **more: Any) -> httpx2.Response:
 
 async def is_in(one: Any) -> bool:
     return bool((await one.get("/api/v1/me")).status_code == 200)
+
+
+async def known_since(kit: Kit, subject: str, at: datetime) -> None:
+    async with kit.app.state.sessions() as db, db.begin():
+        await db.execute(update(User).where(User.oidc_subject == subject).values(created_at=at))
 
 
 @pytest.mark.parametrize("header", [{}, {"typ": "JWT"}, {"typ": None}, {"typ": "application/logout+jwt"}])
@@ -155,6 +163,7 @@ def test_a_logout_counts_once_and_for_no_session_that_began_after_it(tmp_path: P
             token = signed(claims())
             assert (await announce(kit, token)).status_code == 200
             olga = await person(kit, provider, sub="u1")
+            await known_since(kit, "u1", datetime.now(UTC) - timedelta(days=30))
             again = await announce(kit, token)
             assert again.status_code == 400 and "used already" in again.json()["error_description"]
             kept = signed(claims(iat=int(time.time()) - SKEW_S - 30))  # as one that a restart has forgotten

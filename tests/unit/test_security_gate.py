@@ -182,6 +182,26 @@ def test_changes_come_from_our_own_pages_with_the_token(tmp_path: Path, headers:
     run(work())
 
 
+def test_no_method_of_any_route_changes_anything_for_a_cookie_alone(tmp_path: Path) -> None:
+    """Walks the real OpenAPI document: whatever is not read needs the session's token, by whichever method."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            methods_seen = set()
+            for path, methods in kit.app.openapi()["paths"].items():
+                for method in map(str.upper, methods):
+                    url = path.replace("{", "").replace("}", "")
+                    if method in policy.SAFE_METHODS or policy.find(method, url).right is None:
+                        continue
+                    methods_seen.add(method)
+                    answer = await ann.client.request(method, url, json={}, headers={"origin": BASE})
+                    assert (answer.status_code, answer.json()["title"]) == (403, "Form expired"), (method, path)
+            assert methods_seen >= {"POST", "PUT", "PATCH", "DELETE"}
+
+    run(work())
+
+
 def test_the_token_of_another_session_does_not_count(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:

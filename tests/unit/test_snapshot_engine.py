@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -101,6 +102,39 @@ def test_what_is_open_for_a_peer_stays_although_newer_ones_are_kept_only(tmp_pat
         assert not one.store.pins.held() and one.reported.failed == []
 
     run(work)
+
+
+def test_what_is_read_from_is_closed_behind_its_last_read(tmp_path: Path) -> None:
+    """Its descriptor may be another file's at once: a read that is under way would send that file's bytes."""
+    save(tmp_path, 9)
+    log: list[str] = []
+
+    async def work() -> None:
+        async with moving(tmp_path) as one:
+            assert (await one.outcome(OpenSnapshot("n1", 1, 5))).index == 9
+            opened, goes_on = one.transfer._open, threading.Event()
+            assert opened is not None
+            read, close = opened.read, opened.close
+
+            def slowly(offset: int, most_bytes: int) -> bytes:
+                goes_on.wait(30)
+                found = read(offset, most_bytes)
+                log.append("read")
+                return found
+
+            def closed() -> None:
+                log.append("closed")
+                close()
+
+            opened.read, opened.close = slowly, closed  # type: ignore[method-assign]
+            one.transfer.carry_out(ReadSnapshot("n1", 1, 0, 1000))
+            one.transfer._close_open()  # its time is over, or another peer's turn has come
+            assert log == []
+            goes_on.set()
+            await until(lambda: "closed" in log)
+
+    run(work)
+    assert log == ["read", "closed"]
 
 
 def test_where_there_is_none_the_state_machine_is_asked_to_save_one(tmp_path: Path) -> None:

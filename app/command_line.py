@@ -42,6 +42,7 @@ from app.commands import (
     store_hand_over,
     store_queues,
     topics_io,
+    transfer,
     trim,
 )
 from app.commands import settings as settings_commands
@@ -83,6 +84,7 @@ for part in (
     demo,
     services,
     group,
+    transfer,
     ha,
     scrub,
     restart,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
+from node.collector import Collector
 from node.rereading import HangUp
 from node.tls_listener import TlsListener
 
@@ -146,14 +147,17 @@ class Places(Base):
 
 class BoundedServer(uvicorn.Server):
     """Looks at all connections once a second. `on_exit`: called as soon as it is asked to stop, to end open streams;
-    `again`: on SIGHUP."""
+    `again`: on SIGHUP; `alone`: this process serves nothing else, so its garbage is collected in short steps (one
+    collection of all that a console holds takes longer than a page)."""
 
     def __init__(
         self, config: uvicorn.Config, on_exit: Callable[[], None] = lambda: None,
-        again: Callable[[], None] = lambda: None,
+        again: Callable[[], None] = lambda: None, alone: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(config)
         self._on_exit = on_exit
+        self._alone = alone
+        self._collector: Collector | None = None
         self._hang_up = HangUp(again, lambda: self.handle_exit(signal.SIGTERM, None))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -166,6 +170,14 @@ class BoundedServer(uvicorn.Server):
             # It closes and awaits them, and knows no more of a server.
             self.servers = [TlsListener(one, tls, self._make_connection) for one in sockets]  # type: ignore[misc]
         self._hang_up.listen()
+        if self._alone:
+            self._collector = Collector(asyncio.get_running_loop())
+            self._collector.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._collector is not None:
+            self._collector.stop()
+        await super().shutdown(sockets)
 
     def _make_connection(self) -> asyncio.Protocol:
         made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""`status` and `transfer`: how a group stands, and who leads it.
+"""`status`: how a group stands, and who leads it.
 
 Invariant: what was not answered is shown as unknown, never as 0. `status` ends with 1 when a member does not answer, is
 cut off from the others or raises an alarm, or when nobody leads (`app.commands.standing`).
@@ -12,14 +12,13 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import (
     HTTP_TIMEOUT_S,
-    I64_MAX,
     ClassicBroker,
     Exit,
     Failure,
@@ -36,8 +35,7 @@ from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
 from app.health.facts import INFO, capital
 from app.health.recall import Recall
-from node.client import Denied, LedgerClient, LedgerError, Refused, Unsupported
-from node.protocol.codes import ResponseCode
+from node.client import Denied, LedgerClient, LedgerError, Unsupported
 from node.views.closures import ClosuresView
 from node.views.reading import Unreadable, read
 from node.views.replication import DispatchersView, WatermarksView
@@ -325,83 +323,6 @@ def status(
     return Exit.UNDETERMINED if summary.unknown else Exit.FINE
 
 
-@in_group
-def transfer(
-    target: Target,
-    to: Annotated[
-        str | None, typer.Argument(metavar="[MEMBER]", help="Who shall lead; the best one if absent.")
-    ] = None,
-    if_term: Annotated[
-        int | None, typer.Option(metavar="N", min=0, max=I64_MAX, help="Only if the group is still in this term.")
-    ] = None,
-    deadline_ms: Annotated[
-        int, typer.Option(metavar="N", min=100, max=600_000, help="Give up after this long.")
-    ] = 5000,
-    accept_data_loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MEMBER",
-            help="Of a plain DLedger group only: the member's name again, to accept that it wipes its followers.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Move leadership to another member."""
-    if to is not None and to not in target.peers:
-        raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
-
-    if accept_data_loss is not None and accept_data_loss != to:
-        text = f"--accept-data-loss {accept_data_loss}: type the name of the member that shall lead"
-        raise Failure(Exit.USAGE, text + (f", {to}" if to else ""))
-
-    async def work() -> dict[str, Any]:
-        client = target.client(deadline_ms / 1000 + 5)
-        accepted = {"accept_data_loss": True} if accept_data_loss else {}
-        try:
-            return dict(await client.transfer(to, if_term=if_term, deadline_ms=deadline_ms, **accepted))
-        except Refused as refused:
-            raise Failure(Exit.FINDING, f"not moved: {await way_out(client, refused, to)}") from refused
-        finally:
-            await client.close()
-
-    reported = run_async(work)
-    moved = reported.get("code") == ResponseCode.SUCCESS
-    leads_now = to is not None and reported.get("leaderId") == to
-    result = {
-        "moved": moved,
-        "code": reported.get("code"),
-        "leader_id": reported.get("leaderId"),
-        "transferee_id": reported.get("transfereeId"),
-        "term": reported.get("term"),
-        "detail": reported.get("detail"),
-    }
-    if as_json:
-        show_json(result)
-    elif not moved and leads_now:
-        show(f"{to} leads already, in term {result['term']}")
-    else:
-        term = "" if result["term"] is None else f" in term {result['term']}"
-        leads = f"{result['leader_id'] or 'nobody known'} leads{term}"
-        show(f"moved: {leads}" if moved else f"not moved: {leads}; {result['detail'] or 'no reason given'}")
-    return Exit.FINE if moved or leads_now else Exit.FINDING
-
-
-async def way_out(client: LedgerClient, refused: Refused, to: str | None) -> str:
-    """Why a plain DLedger group's leadership was not moved, and what would move it all the same."""
-    if refused.missing == "to":
-        return f"{refused}: name the member that shall lead"
-    if refused.missing == "accept_data_loss":
-        return f"{refused} (--accept-data-loss {to} moves it all the same)"
-    try:
-        end = await client.plain_end_index()
-        newest = await client.read(end, 1, include_all=True) if end >= 0 else []
-    except LedgerError:
-        newest = []
-    hint = f"; its newest entry is of term {newest[0].term}, and an election since then makes it more" if newest else ""
-    return f"{refused}: --if-term N, which its own log of the last election names{hint}"
-
-
 def register(app: typer.Typer) -> None:
     """Adds this family's commands."""
     app.command()(status)
-    app.command()(transfer)

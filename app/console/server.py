@@ -7,7 +7,6 @@ first, so that it never waits for a browser.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import errno
 import json
 import socket
@@ -24,7 +23,6 @@ from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
 from app.console.settings_reread import SettingsReread
 from app.db.engine import DriverMissing, check_driver, normal_url
-from node.collector import Collector
 from node.config import Settings
 from node.http_server import BoundedServer, Places
 from node.logs import Log
@@ -73,23 +71,9 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class SmoothServer(BoundedServer):
-    """Collects garbage in short steps, as engines do: one collection of all that a console holds takes longer than a
-    page. For a process that is the console's alone."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._collector = Collector(asyncio.get_running_loop())
-        self._collector.start()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._collector.stop()
-        await super().shutdown(sockets)
-
-
 def make_server(
     settings: ConsoleSettings, app: FastAPI, log: Log | None = None, configuration: SettingsReread | None = None,
-    kind: type[BoundedServer] = BoundedServer,
+    alone: bool = False,
 ) -> BoundedServer:  # fmt: skip
     tls: ServerTls | None = None
     if settings.tls_cert_file is not None and settings.tls_key_file is not None:
@@ -125,7 +109,7 @@ def make_server(
             configuration.follow(app.state.console)
         rereading.again()
 
-    return kind(config, end_streams, again)
+    return BoundedServer(config, end_streams, again, alone)
 
 
 def serve(
@@ -155,7 +139,7 @@ def serve(
     settings = replace(settings, port=listener.getsockname()[1])
     app = create_app(settings)
     configuration = None if loaded is None or reread is None else SettingsReread(loaded, reread, log)
-    server = make_server(settings, app, log, configuration, SmoothServer)
+    server = make_server(settings, app, log, configuration, alone=True)
     print(json.dumps({"event": "listening", "url": settings.url}), flush=True)
     if sys.stderr.isatty():
         print(f"console: {settings.url} (Ctrl-C ends it)", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from app.console.app import create_app
-from app.console.server import SmoothServer, make_server
+from app.console.server import make_server
 from app.console.settings import ConsoleSettings
 from app.security.links import issue
 from node.children import apart
@@ -97,7 +97,7 @@ def test_garbage_is_collected_in_steps_while_it_serves(tmp_path: Path) -> None:
 
     async def work() -> None:
         settings = ConsoleSettings(db_url=prepared_url(tmp_path / "console.db"), port=0)
-        server = make_server(settings, create_app(settings), kind=SmoothServer)
+        server = make_server(settings, create_app(settings), alone=True)
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         with socket.socket() as listener:

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from app.console.settings import ConsoleSettings, SettingsError
 from app.db.models import TrailRow
 from app.security import policy
+from app.security.gate import client_address
 from app.security.roles import RIGHTS, Right, Role
 from tests.unit.console_kit import BASE, Kit, run, running
 
@@ -180,6 +181,15 @@ def test_changes_come_from_our_own_pages_with_the_token(tmp_path: Path, headers:
             assert answer.status_code == status, answer.text
 
     run(work())
+
+
+def test_behind_a_proxy_its_own_word_counts_and_not_the_callers() -> None:
+    """What stands first the caller wrote; logins are limited by this address."""
+    headers = [(b"x-forwarded-for", b"10.0.0.1, 10.0.0.2"), (b"x-forwarded-for", b"192.0.2.7")]
+    for sent, address in ((headers, "192.0.2.7"), (headers[:1], "10.0.0.2"), ([], "127.0.0.1")):
+        scope = {"type": "http", "headers": sent, "client": ("127.0.0.1", 5)}
+        assert client_address(scope, ConsoleSettings(behind_proxy=True)) == address
+        assert client_address(scope, ConsoleSettings()) == "127.0.0.1"
 
 
 def test_no_method_of_any_route_changes_anything_for_a_cookie_alone(tmp_path: Path) -> None:

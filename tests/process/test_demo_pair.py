@@ -23,7 +23,7 @@ from app.demo.processes import command_of
 from node.children import apart, environment, python
 
 pytestmark = pytest.mark.process
-WITHIN_S = 60.0
+WITHIN_S = 240.0  # not how fast this machine is: what a test may take at all
 
 
 def said(url: str) -> dict[str, Any]:

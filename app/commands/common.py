@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import typer
 
 from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesError, TlsFlags
+from app.commands.unreachable import why_unreachable
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, parse_peers
 from node.printable import escaped_json, escaped_lines
@@ -273,7 +274,8 @@ def _target_from_control(
 def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None) -> StateView:
     """The state that a control plane gives. Raises Failure."""
     try:
-        return read(StateView, control_call("GET", url, "state" + (f"?group={group}" if group else ""), token, tls=tls))
+        asked = f"?{urlencode({'group': group})}" if group else ""
+        return read(StateView, control_call("GET", url, f"state{asked}", token, tls=tls))
     except NotThere:
         if control_call("GET", url, "", token, tls=tls).get("kind") == "classic":
             raise ClassicBroker(url) from None
@@ -293,22 +295,14 @@ def control_call(
     status, content = control_answer(method, url, resource, token, body, tls=tls)
     if status >= 400:
         reason = content.get("detail") or content.get("title")
-        # It was reached, and said no: what was asked does not fit how things stand. 404: it is another kind of node.
+        # It was reached, and said no: what was asked does not fit how things stand, or another group is asked for (400,
+        # DLedger's UNKNOWN_GROUP). 404 without it: it is another kind of node.
         code = Exit.FINDING if status in (409, 410, 412, 421, 422) else Exit.UNREACHABLE
-        raise (NotThere if status == 404 else Failure)(code, f"{url} answered {status}: {reason}")
+        code, kind = (
+            (Exit.DENIED, Failure) if content.get("code") == 400 else (code, NotThere if status == 404 else Failure)
+        )
+        raise kind(code, f"{url} answered {status}: {reason}")
     return content
-
-
-def _why_unreachable(error: Exception) -> str:
-    """What an operator can act on, where the library says it in words of its own."""
-    why = f"{error or type(error).__name__}"
-    if "Connection refused" in why:
-        return f"{why}: nothing listens there; start that node, or name another address"
-    if "WRONG_VERSION_NUMBER" in why or "record layer failure" in why:
-        return "it speaks no TLS there: write http://"
-    if "disconnected without sending a response" in why:
-        return f"{why} (where it speaks TLS: write https://)"
-    return why + (" (--ca FILE names the authority that signed its certificate)" if "self-signed" in why else "")
 
 
 def control_answer(
@@ -330,14 +324,14 @@ def control_answer(
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx2.stream(
-            method, f"{base}/api/v1/{resource}", json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False,
+            method, f"{base}/api/v1/{resource}".rstrip("/"), json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False,
             verify=True if tls is None else tls,
         ) as answer:  # fmt: skip
             status, raw = answer.status_code, _read_bounded(base, answer.iter_raw())
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except httpx2.HTTPError as error:
-        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {_why_unreachable(error)}") from error
+        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {why_unreachable(error)}") from error
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):

@@ -17,6 +17,7 @@ from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
 from node.store.errors import StoreError, StoreRefused
 from node.store.files.platform import OS, Platform
+from node.store.files.segment import NAME_DIGITS
 from node.store.reader import StoreReader
 
 Result = TypeVar("Result")
@@ -65,6 +66,19 @@ class LogFiles:
         except StoreError as error:
             self.reader = None
             raise Problem(500, "The log cannot be read", str(error), code=int(ResponseCode.DISK_ERROR)) from None
+
+    async def are_all_read(self) -> bool:
+        """Whether no data file lies there that a reader leaves out, because it has another length than the store's."""
+        try:
+            return await self.read(self._are_all_read)
+        except Problem:
+            return False
+
+    def _are_all_read(self, reader: StoreReader) -> bool:
+        known = {one.name for one in reader.segments() if one.kind == "data"}
+        folder = self.directory / "data"
+        names = [name for name in self._platform.names(folder) if len(name) == NAME_DIGITS and name.isdigit()]
+        return all(name in known or not self._platform.path_size(folder / name) for name in names)
 
     async def marks(self) -> FileMarks | None:
         """None when they cannot be read."""

@@ -155,7 +155,8 @@ class Snapshots:
     async def state_from_files(self) -> StateView:
         settings = self.settings
         node = settings.node
-        marks = await self.files.marks()
+        # What lies in a file that is not read is not known to be nothing.
+        marks = await self.files.marks() if await self.files.are_all_read() else None
         return StateView(
             engine="down",
             group=node.group,

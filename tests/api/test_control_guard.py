@@ -15,6 +15,7 @@ from node.control.app import BODY_BYTES_MAX, create_app
 from node.control.operations import KEPT_MAX, Operations
 from node.control.problems import Problem
 from node.control.segments import parse_range
+from tests.unit.store_fixtures import fill, open_store
 
 TOKEN = "a-token-of-sixteen-or-more"
 BASE = "http://127.0.0.1:8431"
@@ -125,6 +126,39 @@ def test_without_engine_and_log_nothing_is_invented(tmp_path: Path) -> None:
             assert 'quorumscope_engine{state="down"} 1.0' in gauges and "quorumscope_term 0" not in gauges
 
     run(work())
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_log_whose_files_are_not_all_read_is_not_called_shorter(tmp_path: Path, which: int) -> None:
+    """Its engine is down over it; what it says is from the files, and nothing that is unknown reads -1."""
+    directory = tmp_path / "dledger-n0"
+    store = open_store(directory)
+    fill(store, 2, 60)
+    store.close()
+
+    async def log_of_state() -> dict[str, Any]:
+        async with client(tmp_path) as asking:
+            state = (await asking.get("/api/v1/state")).json()
+            assert [one["field"] for one in state["unknown"]] == ["state"]
+            found: dict[str, Any] = state["log"]
+            return found
+
+    def log_now() -> tuple[Any, Any]:
+        found: list[dict[str, Any]] = []
+
+        async def work() -> None:
+            found.append(await log_of_state())
+
+        run(work())
+        return found[0]["begin_index"], found[0]["end_index"]
+
+    assert log_now() == (0, 119)
+    path = sorted((directory / "data").glob("[0-9]*"))[which]
+    content = path.read_bytes()
+    path.write_bytes(content[:-7])
+    assert log_now() == (None, None)
+    path.write_bytes(b"")  # a file that was made and has no length yet holds nothing
+    assert log_now()[1] is not None
 
 
 @pytest.mark.parametrize(

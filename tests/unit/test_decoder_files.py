@@ -45,7 +45,7 @@ def test_a_currterm_that_is_no_term_says_none(tmp_path: Path, term: str) -> None
     raw = f"voteLeader=n1\ncurrTerm={term}\n".encode()
     assert parse_currterm(raw) is None
     (tmp_path / CURRTERM).write_bytes(raw)
-    with pytest.raises(StoreRefused, match=r"says no term.*--set-term"):
+    with pytest.raises(StoreRefused, match=r"says no term.*store repair DIR"):
         adopt_currterm(tmp_path, has_entries=True)
     (tmp_path / HARDSTATE).write_bytes(pack_sealed_json(hard_state_to_json(STATE)))
     found = load_hard_state(tmp_path, has_entries=True)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from node.protocol.codes import VoterState
 from node.store.errors import StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OsPlatform
 from node.store.reader import StoreReader
+from node.store.repair.problems import look
 from tests.unit.store_fixtures import entries_of, open_store, sync
 from tests.unit.store_layout import DATA_BYTES
 
@@ -258,3 +260,28 @@ def test_verify_says_once_what_is_wrong_with_a_file(sound: Path, tmp_path: Path)
     found = [one for one in StoreReader(directory).verify().problems if one.file == f"data/{name}"]
     assert [one.index for one in found] == [held_in(sound, name)[0]]
     assert f"has {DATA_BYTES + 4} bytes" in found[0].detail and "is missing" not in found[0].detail
+
+
+@pytest.mark.parametrize("how", ["gone", "zeros"])
+def test_the_end_of_a_log_without_a_checkpoint_is_not_taken_for_all_it_held(
+    sound: Path, tmp_path: Path, how: str
+) -> None:
+    """The index still names what is gone, so this store may have acknowledged it and gives up its vote (SAFETY E8)."""
+    directory = copy_of(sound, tmp_path / "store")
+    name = names(sound)[-1]
+    (directory / CHECKPOINT).unlink()
+    path = directory / "data" / name
+    path.unlink() if how == "gone" else path.write_bytes(bytes(DATA_BYTES))
+    first, _ = held_in(sound, name)
+
+    report = StoreReader(directory).verify()
+    assert [(one.kind, one.index, one.end) for one in report.problems] == [("missing", first, LAST)]
+    (problem,) = look(directory, OsPlatform()).problems
+    assert problem.what == "This member is REJOINING"
+    store = open_store(directory)
+    assert (store.end_index, store.hard_state.voter_state) == (first - 1, VoterState.REJOINING)
+    assert f"its index names entries up to {LAST}, and there is no checkpoint" in "".join(store.alarms)
+    store.close()
+    again = open_store(directory)
+    assert (again.end_index, again.hard_state.voter_state) == (first - 1, VoterState.REJOINING)
+    again.close()

@@ -10,6 +10,7 @@ import pytest
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry
 from node.store.errors import StoreRefused
+from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import read_identity
 from node.store.files.platform import OS
@@ -18,7 +19,7 @@ from node.store.repair.adopt import adopt
 from node.store.repair.command import main, perform
 from node.store.repair.problems import look
 from tests.unit.store_fixtures import open_store
-from tests.unit.store_layout import DATA_BYTES, build
+from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES, build
 from tests.unit.store_repair_fixtures import bodies, damage, everything, stopped_member, ways
 
 
@@ -109,10 +110,32 @@ def test_beside_a_running_engine_a_sound_store_is_called_sound(directory: Path) 
 
 def test_a_directory_of_the_java_node_has_nothing_to_settle_and_is_not_called_read(tmp_path: Path) -> None:
     build([(1, 1, b"x")], seal=False).save(tmp_path)
+    (tmp_path / "currterm").write_text("voteLeader=\ncurrTerm=1\n")
     report = look(tmp_path, OS)
     assert report.problems == []
     assert "An engine takes the directory over as it is" in report.as_text()
     assert "every record was read" not in report.as_text()
+
+
+@pytest.mark.parametrize("row", ["data", "index"])
+def test_what_keeps_an_engine_from_a_java_nodes_directory_is_told(tmp_path: Path, row: str) -> None:
+    """Also a store of ours that lost its identity and its term files looks like one."""
+    bodies_of_it = [(1, 1, bytes(900))] * 12 + [(1, 1, b"x")] * 40
+    build(bodies_of_it, seal=False).save(tmp_path)
+    files = sorted((tmp_path / row).iterdir())
+    files[1].write_bytes(files[1].read_bytes()[:-32])
+    before = everything(tmp_path)
+    report = look(tmp_path, OS)
+    assert [one.what for one in report.problems] == [
+        f"The files in {row}/ are not of one length",
+        "The term file is lost",
+    ]
+    assert files[1].name in report.problems[0].why and "currTerm=N" in report.problems[1].ways[0]
+    assert "takes the directory over" not in report.as_text()
+    assert everything(tmp_path) == before
+    sizes = {"data_file_size": DATA_BYTES, "index_file_size": INDEX_BYTES}
+    with pytest.raises(StoreRefused):
+        FileStore.open(tmp_path, group="g", node_id="n0", **sizes)
 
 
 def test_what_a_java_node_wrote_to_a_store_of_ours_is_told(directory: Path) -> None:

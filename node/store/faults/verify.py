@@ -16,7 +16,9 @@ from node.protocol.entry import INDEX_DTYPE, INDEX_UNIT_BYTES, Magic, Slab
 from node.protocol.slab_verify import slab_heads
 from node.store.files.segment_list import SegmentList
 from node.store.recovery.damage import read_unit
+from node.store.recovery.index_records import gone_without_checkpoint, last_claimed
 from node.store.recovery.survey import Finding, Survey, in_ranges
+from node.store.recovery.walk import SEALED_NEVER, Cursor
 
 PROBLEMS_MAX = 10_000
 _PROGRESS_EVERY_BYTES = 64 * 1024 * 1024
@@ -96,10 +98,23 @@ class Verification:
             java = self._unsealed(end.index - 1, self._survey.unsealed_from)
             before = [one for one in problems if one.index is None or one.index < self._survey.unsealed_from]
             problems.insert(len(before), java)
+        problems += self._gone(end)
         sealed = self._survey.sealed_count == self._entries and not any(one.kind == "crc_invalid" for one in problems)
         return VerifyReport(
             self._entries, begin, end.index - 1, self._terms[-1] if self._terms else -1, self._terms, sealed, problems
         )
+
+    def _gone(self, end: Cursor) -> list[Finding]:
+        """Entries that the index alone still names. With a checkpoint that is for the checkpoint to say; in what Java
+        wrote a truncation leaves such records."""
+        no_slot = self._index_durable is None and end.sealed_from != SEALED_NEVER
+        claimed = last_claimed(self._index, end.index) if no_slot else None
+        if claimed is None:
+            return []
+        segment = self._index.find(claimed * INDEX_UNIT_BYTES)
+        file = f"index/{segment.path.name}" if segment is not None else "index"
+        detail = gone_without_checkpoint(self._index, end.index)
+        return [Finding("missing", end.index, file, detail, claimed)]
 
     def _with_ends(self) -> Iterator[Slab | Finding]:
         """The survey's items; a finding lasts until the next record that can be placed again."""

@@ -208,7 +208,10 @@ def adopt_currterm(directory: Path, *, has_entries: bool, platform: Platform = O
     java = read_currterm(directory, platform)
     if java is None:
         if has_entries:
-            raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {_HOW_TO_SET_IT}")
+            how = (
+                "this store has entries, so its term is not guessed: `quorumscope store repair DIR` says how to give it"
+            )
+            raise StoreRefused(f"{directory / CURRTERM} is missing or says no term; {how}")
         return HardState(voter_state=VoterState.REJOINING)
     return HardState(java[0], None, VoterState.VOTER, vote_floor=java[0])
 

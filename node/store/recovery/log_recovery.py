@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
-from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Magic, Slab, pack_blank
+from node.protocol.entry import INDEX_UNIT, INDEX_UNIT_BYTES, Slab, pack_blank
 from node.store.errors import StoreCorrupt
 from node.store.faults.results import Fault
 from node.store.files.checkpoint import Slot
@@ -22,6 +22,7 @@ from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import ORIGIN, EntryMeta, TruncationRecord
 from node.store.recovery.circumstances import Circumstances, Recovered
 from node.store.recovery.damage import Ending, read_unit
+from node.store.recovery.index_records import gone_without_checkpoint, keep_java_magic, units
 from node.store.recovery.resync import Head, read_head
 from node.store.recovery.survey import FaultCollector, Finding, Survey, Trust
 from node.store.recovery.term_search import BrokenIndexError, term_runs
@@ -79,6 +80,10 @@ class Recovery:
         faults = self._collector.faults(begin_index, end.index - 1)
         self._end_pos = end.pos
         archived, lost_tail = self._settle_end(survey, start)
+        if self._slot is None and not self._case.java and not lost_tail:
+            lost_tail = gone_without_checkpoint(self._index, end.index)
+            if lost_tail:
+                self._case.rejoin_first(lost_tail)
         if faults and self._newest is not None and self._newest.prev_chain is None:
             self._newest = None  # its chain is not known in full until the fault before it is healed
         if faults and faults[-1].last_index == end.index - 1:
@@ -258,14 +263,14 @@ class Recovery:
         stored = self._index.read_across(at, len(slab.index_records))
         if stored == slab.index_records:
             return
-        kept = [_keep_java_magic(old, new) for old, new in zip(_units(stored), _units(slab.index_records), strict=True)]
+        kept = [keep_java_magic(old, new) for old, new in zip(units(stored), units(slab.index_records), strict=True)]
         wanted = b"".join(kept)
         if wanted == stored:
             return
         index_durable = self._slot.index_durable if self._slot is not None else -1
         broken = [
             slab.first_index + number
-            for number, (old, new) in enumerate(zip(_units(stored), kept, strict=True))
+            for number, (old, new) in enumerate(zip(units(stored), kept, strict=True))
             if old != new and slab.first_index + number <= index_durable
         ]
         if broken:
@@ -380,15 +385,6 @@ class Recovery:
                 f"and committed {slot.committed_index}"
             )
         return lost, min(slot.committed_index, end_index), min(slot.applied_index, end_index)
-
-
-def _units(raw: bytes) -> list[bytes]:
-    return [raw[at : at + INDEX_UNIT_BYTES] for at in range(0, len(raw), INDEX_UNIT_BYTES)]
-
-
-def _keep_java_magic(stored: bytes, wanted: bytes) -> bytes:
-    """A Java leader writes NORMAL for its own NOOP (FORMATS 3): that is no reason to rewrite its index."""
-    return stored if stored[4:] == wanted[4:] and stored[:4] == Magic.NORMAL.to_bytes(4, "big") else wanted
 
 
 def _rewrite(segments: SegmentList, pos: int, end: int) -> None:

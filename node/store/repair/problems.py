@@ -13,7 +13,9 @@ from node.protocol.codes import VoterState
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.hard_state import (
+    CURRTERM,
     HARDSTATE,
+    adopt_currterm,
     load_hard_state,
     read_currterm,
     read_hard_state,
@@ -23,10 +25,11 @@ from node.store.files.hard_state import (
 from node.store.files.identity import IDENTITY, LOCK, DirectoryLock, read_identity
 from node.store.files.java_files import checkpoint_slot
 from node.store.files.platform import Platform
+from node.store.files.segment import NAME_DIGITS
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
-from node.store.recovery.plain_files import what_is_no_file
+from node.store.recovery.plain_files import ROWS, what_is_no_file
 from node.store.repair.adopt import ADOPTING
 from node.store.repair.dry_run import DryRun
 from node.store.repair.report import Problem, Report, range_in_words, sentence
@@ -112,8 +115,31 @@ def _identity_is_fine(report: Report, directory: Path, dry: DryRun) -> bool:
         why = f"{HARDSTATE} says that the store is ours, so the file was lost"
         report.problems.append(Problem(f"{IDENTITY} is missing", why, (way,)))
     else:
-        report.notes.append("Only a Java node wrote here. An engine takes the directory over as it is.")
+        report.problems += _what_java_left(directory, dry)
+        taken = "" if report.problems else " An engine takes the directory over as it is."
+        report.notes.append(f"No {IDENTITY} and no {HARDSTATE}: as a Java node writes it.{taken}")
     return False
+
+
+def _what_java_left(directory: Path, dry: DryRun) -> list[Problem]:
+    """What keeps an engine from taking over a directory that has the Java node's files alone."""
+    found: list[Problem] = []
+    copy = "Put back what a copy of this directory holds, or empty it: then the member takes all from the leader."
+    for row in ROWS:
+        names = [name for name in dry.names(directory / row) if len(name) == NAME_DIGITS and name.isdigit()]
+        sizes = [(dry.path_size(directory / row / name), name) for name in names]
+        odd = [(size, name) for size, name in sizes if size != sizes[0][0]]
+        if odd:
+            what = f"The files in {row}/ are not of one length"
+            first, other = sizes[0], odd[0]
+            why = f"{first[1]} has {first[0]} bytes, {other[1]} has {other[0]}: no size fits, and a start is refused."
+            found.append(Problem(what, why, (copy,)))
+    try:
+        adopt_currterm(directory, has_entries=bool(dry.names(directory / "data")), platform=dry)
+    except StoreRefused as error:
+        way = f"Put {CURRTERM} back, or write it: `voteLeader=` and `currTerm=N`, N the highest term of any member."
+        found.append(Problem("The term file is lost", str(error).split(": `quorum")[0], (way, copy)))
+    return found
 
 
 def _is_free(directory: Path, dry: DryRun) -> bool:

@@ -324,8 +324,8 @@ def control_answer(
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx2.stream(
-            method, f"{base}/api/v1/{resource}".rstrip("/"), json=body, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False,
-            verify=True if tls is None else tls,
+            method, f"{base}/api/v1/{resource}".rstrip("/"), json=body, headers=headers, timeout=HTTP_TIMEOUT_S,
+            trust_env=False, verify=True if tls is None else tls,
         ) as answer:  # fmt: skip
             status, raw = answer.status_code, _read_bounded(base, answer.iter_raw())
     except httpx2.InvalidURL as error:

@@ -133,7 +133,10 @@ async def _consume(
     from node.message_client import ClientError, MessageConsumer
 
     try:
-        async with MessageConsumer(name_servers, group, topic, tags=tags, from_first=not from_last) as consumer:
+        async with MessageConsumer(
+            name_servers, group, topic, tags=tags, from_first=not from_last,
+            report=lambda why: say(f"consume: {escaped(why)}; waiting"),
+        ) as consumer:  # fmt: skip
             while not count or len(seen) < count:
                 message = await consumer.receive()
                 _show_received(message, as_json)

@@ -18,7 +18,7 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,12 +68,14 @@ class Received:
 
 
 class MessageConsumer:
-    """See the module's docstring. `from_first`: where a group begins that has committed nothing."""
+    """See the module's docstring. `from_first`: where a group begins that has committed nothing. `report`: called
+    with why no queues are found, once until that changes; it is tried again all the while."""
 
     def __init__(
         self, name_servers: Sequence[str], group: str, topic: str | Sequence[str], *, tags: str = "*",
-        from_first: bool = True,
+        from_first: bool = True, report: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
+        self._report, self._reported = report, ""
         self._routes = Routes(name_servers, self._asked)
         self._topics = (topic,) if isinstance(topic, str) else tuple(topic)
         self._group, self._tags, self._from_first = group, tags, from_first
@@ -138,10 +140,13 @@ class MessageConsumer:
             self._changed.clear()
             try:
                 await self._share_out_once()
-                within_s = SHARE_OUT_EVERY_S
-            except (ClientError, BodyError):
+                within_s, self._reported = SHARE_OUT_EVERY_S, ""
+            except (ClientError, BodyError) as error:
                 self._forget_routes()
                 within_s = AGAIN_S
+                if self._report is not None and self._reported != str(error):
+                    self._reported = str(error)
+                    self._report(self._reported)
             try:
                 await asyncio.wait_for(self._changed.wait(), within_s)
             except TimeoutError:

@@ -14,7 +14,7 @@ from app.cli import run
 from node.broker.client_port import ClientPort
 from node.message_client import ClientError, MessageConsumer, MessageProducer, NotSent, OutgoingMessage, SendUnknown
 from node.message_client import consumer as consumer_module
-from node.message_client.consumer import share_of
+from node.message_client.consumer import AGAIN_S, share_of
 from node.message_client.errors import Unavailable
 from node.message_client.routes import Queue
 from node.rocketmq.codes import Request
@@ -261,6 +261,19 @@ def test_produce_and_consume(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             assert "illegal characters" in capsys.readouterr().err
 
     asyncio.run(story())
+
+
+def test_a_consumer_that_finds_no_queues_says_why_once() -> None:
+    async def work() -> None:
+        said: list[str] = []
+        nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+        async with MessageConsumer([nowhere], "G", "Flights", report=said.append) as consumer:
+            await until(lambda: bool(said))
+            await asyncio.sleep(3 * AGAIN_S)  # it tries again, and has nothing new to say
+            assert consumer.queues == []
+        assert len(said) == 1 and nowhere in said[0]
+
+    asyncio.run(work())
 
 
 def test_what_cannot_be_reached_or_understood(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,8 +68,10 @@ class CommandError(Exception):
 
 
 def run(args: AuditArgs) -> int:
-    """Blocking; handles Ctrl-C itself."""
+    """Blocking; handles Ctrl-C itself. SIGTERM and a terminal that closes end it as a Ctrl-C does: its job (a JVM, and
+    workers that read all replicas) would go on for nobody, and the spec, which may hold a token, would stay."""
     directory = Path(tempfile.mkdtemp(prefix="quorumscope-audit-"))
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         specs = replica_specs(args)
         check_paths(args, specs)
@@ -77,12 +80,14 @@ def run(args: AuditArgs) -> int:
             master=args.master, out=str(Path(args.out).resolve()) if args.out else None, messages=args.messages,
             ha=args.ha,
         )  # fmt: skip
-        return _follow(directory, start_job(directory), args)
+        return _follow(directory, start_job(directory, outlives=False), args)
     except CommandError as error:
         print(escaped_lines(f"quorumscope audit: {error}"), file=sys.stderr)
         return error.code
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def replica_specs(args: AuditArgs) -> list[ReplicaSpec]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from app.audit.replicas import ReplicaSpec
-from node.children import environment, python
+from node.children import apart, environment, python
 
 
 def write_spec(directory: Path, replicas: Sequence[ReplicaSpec], **options: Any) -> Path:
@@ -28,12 +29,14 @@ def write_spec(directory: Path, replicas: Sequence[ReplicaSpec], **options: Any)
     return path
 
 
-def start_job(directory: Path) -> subprocess.Popen[bytes]:
-    """Starts the job of a directory, in a session of its own so that it outlives who started it."""
+def start_job(directory: Path, *, outlives: bool) -> subprocess.Popen[bytes]:
+    """Starts the job of a directory. One that `outlives` who started it (a console that restarts) has a session of its
+    own; any other is cancelled when the thread that started it ends, however that ends."""
     with (directory / "progress.jsonl").open("wb") as out, (directory / "log").open("wb") as log:
         return subprocess.Popen(
             python("-m", "app.audit.job", str(directory / "spec.json")),
-            stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=environment(), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=out, stderr=log, env=environment(), start_new_session=outlives,
+            preexec_fn=None if outlives else apart(signal.SIGTERM),
         )  # fmt: skip
 
 

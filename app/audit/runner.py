@@ -142,7 +142,7 @@ class AuditRunner:
                         await self._finish(row.id, {"event": "cancelled"})
                         return
                     if process is None:
-                        process = self._processes[row.id] = await asyncio.to_thread(start_job, directory)
+                        process = self._processes[row.id] = await asyncio.to_thread(start_job, directory, outlives=True)
                     pid = process.pid
                     await self.kept.running(row.id, pid)
                     self._show(row.id, state="running", progress=self.live[row.id]["progress"] or starting())

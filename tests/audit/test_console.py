@@ -223,7 +223,7 @@ def test_a_console_that_restarts_finds_its_audits_again(tmp_path: Path) -> None:
             replicas = replicas_of(kit.console, kit.console.group_view("demo"))
             for row in rows[:2]:
                 write_spec(Path(row.directory), replicas, depth="chain")
-            job = start_job(Path(rows[0].directory))
+            job = start_job(Path(rows[0].directory), outlives=True)
             await runner.kept.running(rows[0].id, job.pid)
             await runner.kept.running(rows[2].id, 2**22 + 7)
             again = kit.app.state.audit_runner = AuditRunner(kit.app.state.sessions, tmp_path / "audits")

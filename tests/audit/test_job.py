@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from app.audit.command import AuditArgs
 from app.audit.launch import Lines, request_cancel, start_job, write_spec
 from app.audit.progress import FINAL_EVENTS, STEPS
 from app.audit.replicas import ReplicaSpec
+from node.children import environment, python
 from tests.audit.builder import Store, Written, entries
 from tests.audit.plane import Plane, serve
 
@@ -67,7 +70,7 @@ def test_the_job_reports_its_steps_and_finds_the_flipped_byte(tmp_path: Path) ->
     job = tmp_path / "job"
     with served(stores) as planes:
         write_spec(job, specs(planes), depth="bytes", block_entries=64, out=str(tmp_path / "out"))
-        process = start_job(job)
+        process = start_job(job, outlives=True)
         events = until_final(job, process)
     assert process.returncode == 0
     assert (job / "spec.json").stat().st_mode & 0o077 == 0
@@ -95,7 +98,7 @@ def test_a_cancel_counts_while_the_jvm_starts(tmp_path: Path) -> None:
     job = tmp_path / "job"
     with served(build(tmp_path)) as planes:
         write_spec(job, specs(planes), depth="bytes")
-        process = start_job(job)
+        process = start_job(job, outlives=True)
         while not any(event["step"] == "starting_jvm" for event in Lines(job).read()):
             time.sleep(0.02)
         request_cancel(job)
@@ -109,8 +112,40 @@ def test_a_cancel_before_the_start_counts(tmp_path: Path) -> None:
     with served(build(tmp_path)) as planes:
         write_spec(job, specs(planes), depth="bytes")
         request_cancel(job)
-        process = start_job(job)
+        process = start_job(job, outlives=True)
         assert until_final(job, process)[-1]["event"] == "cancelled"
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_command_that_is_ended_leaves_no_job(tmp_path: Path, number: signal.Signals) -> None:
+    """A `timeout 60 quorumscope audit ...` left a JVM and its workers that read all replicas for nobody."""
+    stores = [str(store.root) for store in build(tmp_path)]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command_line = python("-m", "app.cli", "audit", "--store", stores[0], "--store", stores[1])
+    audit = subprocess.Popen(
+        command_line, env=environment() | {"TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while not (jobs := children_of(audit.pid)):
+            assert audit.poll() is None
+            time.sleep(0.02)
+        (job,) = jobs
+        while not any(scratch.rglob("progress.jsonl")) or not next(scratch.rglob("progress.jsonl")).stat().st_size:
+            time.sleep(0.02)
+        os.kill(audit.pid, number)
+        code = audit.wait()
+    finally:
+        audit.kill()
+        audit.wait()
+    while Path(f"/proc/{job}").exists():  # the test's own time limit ends this
+        time.sleep(0.02)
+    assert code == (-signal.SIGKILL if number is signal.SIGKILL else 130)
+    assert number is signal.SIGKILL or not any(scratch.rglob("spec.json"))
 
 
 def run(capsys: pytest.CaptureFixture[str], **args: Any) -> tuple[int, dict[str, Any]]:

@@ -40,7 +40,8 @@ def test_an_audit_ends_as_its_jobs_last_line_says(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def start_job(directory: Path) -> subprocess.Popen[bytes]:
+    def start_job(directory: Path, *, outlives: bool) -> subprocess.Popen[bytes]:
+        assert outlives
         (directory / "log").write_text("out of memory\n")
         (directory / "progress.jsonl").write_text("" if last is None else json.dumps(last) + "\n")
         return subprocess.Popen([sys.executable, "-c", ""])
@@ -72,7 +73,8 @@ def test_an_audit_outlives_a_database_that_is_away(
 ) -> None:
     jobs: list[Path] = []
 
-    def start_job(directory: Path) -> subprocess.Popen[bytes]:
+    def start_job(directory: Path, *, outlives: bool) -> subprocess.Popen[bytes]:
+        assert outlives
         jobs.append(directory)
         return subprocess.Popen([sys.executable, "-c", JOB, str(directory / "progress.jsonl")])
 

@@ -25,7 +25,7 @@ PEERS = "n0-127.0.0.1:1"
 def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong with the arguments of an audit is said before its process, and Java, start."""
 
-    def start_job(directory: Path) -> None:
+    def start_job(directory: Path, *, outlives: bool) -> None:
         raise AssertionError(f"a job was started in {directory}")
 
     monkeypatch.setattr("app.audit.command.start_job", start_job)

@@ -44,7 +44,8 @@ def test_an_audit_of_a_pair_is_started_and_its_finding_stands_side_by_side(
 ) -> None:
     result, given = found_in(tmp_path / "logs"), {}
 
-    def start_job(directory: Path) -> subprocess.Popen[bytes]:
+    def start_job(directory: Path, *, outlives: bool) -> subprocess.Popen[bytes]:
+        assert outlives
         given.update(json.loads((directory / "spec.json").read_text()))
         (directory / "log").touch()
         (directory / "progress.jsonl").write_text(json.dumps({"event": "result", "result": result}) + "\n")

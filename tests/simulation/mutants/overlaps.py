@@ -175,10 +175,12 @@ OF_THE_CLIENT = (
         "expected_index=0 (the log must be empty) counts as no condition at all",
         Edit(
             CLIENT + "append",
-            "if expected_index is not None:",
-            "if MUTANT.instead(expected_index is not None, bool(expected_index)):",
+            "if expected_index is None:",
+            "if MUTANT.instead(expected_index is None, not expected_index):",
         ),
-        Edit(CLIENT + "append_many", "-1 if expected_index is None else expected_index", "expected_index or -1"),
+        Edit(
+            CLIENT + "append_many", "-1 if expected_index is None else index_of(expected_index)", "expected_index or -1"
+        ),
         profile={"expected_index": 0.4},
     ),
     _overlap(

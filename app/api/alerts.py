@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import IntegrityError
 
 from app.api.alert_models import (
@@ -57,6 +57,7 @@ from app.notify.webhook import NotDelivered
 from app.security.roles import Right, Viewer
 from app.security.sealed import SealError
 from node.openapi_statuses import says
+from node.views.request_body import BODY
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 SILENT_MAX: Final = timedelta(days=30)
@@ -94,14 +95,14 @@ NotifierDep = Annotated[Notifier, Depends(notifier_of)]
 
 
 class Mute(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     until: When
 
 
 class NewWindow(BaseModel):
     """`group` absent or null: everything. `begin` absent: now."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     group: Annotated[str | None, Field(max_length=64)] = None
     begin: When | None = None
     until: When

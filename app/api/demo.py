@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.cluster_models import Broken, DemoFacts
 from app.api.common import ConsoleDep, Json
 from app.console.demo import Break
 from node.openapi_statuses import says
+from node.views.request_body import BODY
 
 router = APIRouter(prefix="/demo", tags=["demo"])
 
 
 class Breakage(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     what: Break
     node: Annotated[str | None, Field(max_length=64)] = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.audits import replicas_of, runner_of
 from app.api.cluster_models import WouldDo
@@ -21,6 +21,7 @@ from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView, MemberView
 from app.security.roles import Viewer
 from node.openapi_statuses import says
+from node.views.request_body import BODY
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"], dependencies=[OfALog])
@@ -32,7 +33,7 @@ class Repair(BaseModel):
     """The entries that it is about, where they are known: they are audited again at the end. `if_term` refuses with 412
     when the term moved."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     from_index: Bound = None
     to_index: Bound = None
     if_term: Bound = None

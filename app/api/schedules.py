@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.api.audits import Depth, cluster_view
 from app.api.common import ConsoleDep, Json, Limit, RowCursor, RowId, SightDep, ViewerDep, need, note, time_or_none
@@ -21,6 +21,7 @@ from app.db.schedules import ScheduleRow, Schedules, as_json
 from app.health.group_view import GroupView
 from app.security.roles import Right, Viewer
 from node.openapi_statuses import says
+from node.views.request_body import BODY
 
 router = APIRouter(tags=["audits"])
 SCHEDULES_MAX: Final = 200
@@ -48,7 +49,7 @@ class Schedule(BaseModel):
 class NewSchedule(BaseModel):
     """`cluster` is the id or the name of a group that this console watches. `first_at` absent: one period from now."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     cluster: Annotated[str, Field(min_length=1, max_length=128)]
     depth: Depth = "bytes"
     every_s: Annotated[int, Field(ge=EVERY_S_MIN, le=EVERY_S_MAX)]

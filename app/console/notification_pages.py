@@ -258,7 +258,7 @@ async def add_route(
         "sender": sender, "recipients": recipients, "severity": severity, "hold_s": hold_s, "reminder_s": reminder_s,
     }  # fmt: skip
     try:
-        asked = NewRoute.model_validate(wanted(given, secret))
+        asked = NewRoute.model_validate(wanted(given, secret), strict=False)  # a form has texts only
         made = await alerts.add_route(request, asked, notifier, Response())
     except ValidationError as error:
         return form(request, given, in_words(error), 422)
@@ -303,7 +303,7 @@ async def change_route(
 ) -> Response:  # fmt: skip
     fields = {"severity": severity, "hold_s": hold_s or 0, "reminder_s": reminder_s or None, "enabled": bool(enabled)}
     try:
-        asked = RoutePatch.model_validate(fields)
+        asked = RoutePatch.model_validate(fields, strict=False)
     except ValidationError as error:
         raise Invalid(in_words(error)) from None
     await alerts.change_route(request, name, asked, notifier)

@@ -12,7 +12,7 @@ import secrets
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from app.db.base import rfc3339
 from app.db.models import AlertRoute
@@ -20,6 +20,7 @@ from app.notify.rules import Route
 from app.notify.webhook import checked_url, host_of
 from app.security.sealed import Seal
 from node.config import is_loopback
+from node.views.request_body import BODY
 
 Json = dict[str, Any]
 ROUTES_MAX: Final = 50
@@ -46,7 +47,7 @@ MailAddress = Annotated[str, Field(max_length=320), AfterValidator(mail_address)
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
 
 
 class WebhookTarget(Strict):

@@ -9,7 +9,7 @@ import json
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from node.broker.classic.control_key import read_key
 from node.broker.introspection import PROMOTE
@@ -22,6 +22,7 @@ from node.message_client.errors import Unavailable
 from node.openapi_statuses import says
 from node.rocketmq.codes import Answer
 from node.views.ha import HaMasterRole, HaPromotion
+from node.views.request_body import BODY
 
 router = APIRouter(prefix="/api/v1/ha", tags=["operator actions"])
 WITHIN_S: Final = 60.0
@@ -33,7 +34,7 @@ class Promote(BaseModel):
     """`accept`: codes of findings that stop a promotion, and are to be passed over. `role`: what it becomes; null: what
     its master was, as far as that was heard."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
 
     role: HaMasterRole | None = None
     accept: Annotated[list[Code], Field(max_length=CODES_MAX)] = []

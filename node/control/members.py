@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from node.control.common import (
     INT64_MAX,
@@ -31,6 +31,7 @@ from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.peers import checked_address, checked_id
 from node.views.members import MembersView
+from node.views.request_body import BODY
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["members"])
@@ -45,7 +46,7 @@ Address = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(che
 class Change(BaseModel):
     """What every change may say."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     if_term: TermAsked = None
     dry_run: bool = False
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal
 from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
@@ -42,6 +42,7 @@ from node.rocketmq.headers import (
 )
 from node.rocketmq.java_json import BodyError, items_in, load, number_in
 from node.views.message_answers import OffsetsReset, Produced, Topic, TopicDeleted
+from node.views.request_body import BODY
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
@@ -56,7 +57,7 @@ Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 class NewMessage(BaseModel):
     """`queue_id` left out: one of the topic's, at random. `delay_level`: 1 to 18."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     topic: Name
     body: Annotated[str, Field(min_length=1, max_length=BODY_CHARS_MAX)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
@@ -70,7 +71,7 @@ class NewMessage(BaseModel):
 class NewTopic(BaseModel):
     """`perm`: 4 to read, 2 to write, 6 both."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     read_queues: Annotated[int, Field(ge=1, le=16_384)] = 4
     write_queues: Annotated[int, Field(ge=1, le=16_384)] = 4
     perm: Annotated[int, Field(ge=0, le=7)] = 6
@@ -80,11 +81,11 @@ class NewTopic(BaseModel):
 class Reset(BaseModel):
     """`to`: where the group goes on; `offset` belongs to "offset", `time` to "time". Without `queue_id` all queues."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     topic: Name
     to: Literal["earliest", "latest", "offset", "time"]
     offset: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
-    time: datetime | None = None
+    time: Annotated[datetime | None, Field(strict=False)] = None  # JSON has it as text
     queue_id: Annotated[int | None, Field(ge=0, le=16_383)] = None
     if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
     dry_run: bool = False

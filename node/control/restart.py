@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from node.control.common import Json, Parts, PartsDep, engine_away
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
@@ -22,6 +22,7 @@ from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.control.repair import ASK_S, LOOK_S, ask
 from node.supervised import ask_for_another_engine, is_supervised
+from node.views.request_body import BODY
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
@@ -32,7 +33,7 @@ BY_ITSELF: Final = "Its supervisor starts it again, unless it refused: then it s
 class Restart(BaseModel):
     """What is ended and started again; `force`: although it answers."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = BODY
     what: Literal["engine", "state_machine"] = "engine"
     force: bool = False
     dry_run: bool = False

@@ -1,15 +1,33 @@
-"""What the API answers about alerts, as models for its OpenAPI document.
+"""What the API is asked and answers about alerts, as models for its OpenAPI document.
 
 A secret is in no other answer than the one that makes it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from app.health.group_view import Problem
+from node.views.request_body import BODY
+
+When = Annotated[str, Field(max_length=40, description="RFC 3339")]
+
+
+class Mute(BaseModel):
+    model_config = BODY
+    until: When
+
+
+class NewWindow(BaseModel):
+    """`group` absent or null: everything. `begin` absent: now."""
+
+    model_config = BODY
+    group: Annotated[str | None, Field(max_length=64)] = None
+    begin: When | None = None
+    until: When
+    reason: Annotated[str, Field(max_length=200)] = ""
 
 
 class SentView(BaseModel):

@@ -11,14 +11,15 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
-from pydantic import BaseModel, Field
 from sqlalchemy.exc import IntegrityError
 
 from app.api.alert_models import (
     AlertList,
     AlertView,
     MessageView,
+    Mute,
     NewRouteView,
+    NewWindow,
     RouteList,
     RouteView,
     TrialView,
@@ -57,7 +58,6 @@ from app.notify.webhook import NotDelivered
 from app.security.roles import Right, Viewer
 from app.security.sealed import SealError
 from node.openapi_statuses import says
-from node.views.request_body import BODY
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])
 SILENT_MAX: Final = timedelta(days=30)
@@ -65,7 +65,6 @@ WINDOWS_MAX: Final = 200
 Scope = Annotated[str, Path(max_length=64)]
 ProblemId = Annotated[str, Path(max_length=255)]
 RouteName = Annotated[str, Path(pattern=NAME)]
-When = Annotated[str, Field(max_length=40, description="RFC 3339")]
 
 
 async def start(app: FastAPI) -> None:
@@ -92,21 +91,6 @@ def notifier_of(request: Request) -> Notifier:
 
 
 NotifierDep = Annotated[Notifier, Depends(notifier_of)]
-
-
-class Mute(BaseModel):
-    model_config = BODY
-    until: When
-
-
-class NewWindow(BaseModel):
-    """`group` absent or null: everything. `begin` absent: now."""
-
-    model_config = BODY
-    group: Annotated[str | None, Field(max_length=64)] = None
-    begin: When | None = None
-    until: When
-    reason: Annotated[str, Field(max_length=200)] = ""
 
 
 # --- what stands ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Form, Query, Request
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from app.api import alerts
+from app.api import alert_models, alerts
 from app.api.alert_rights import allowed, standing
 from app.api.alerts import NotifierDep, ProblemId, RouteName, Scope
 from app.api.common import ConsoleDep, Cursor, Json, RowId, ViewerDep
@@ -186,7 +186,7 @@ async def mute(
     hours: Hours = 1, until: Text = "",
 ) -> Response:  # fmt: skip
     ends = rfc3339(utc_now() + timedelta(hours=hours)) if not until.strip() else utc_of(until, "until")
-    await alerts.mute(request, scope, problem_id, alerts.Mute(until=ends), notifier, viewer)
+    await alerts.mute(request, scope, problem_id, alert_models.Mute(until=ends), notifier, viewer)
     return problem_page(scope, problem_id)
 
 
@@ -221,7 +221,7 @@ async def add_window(
 ) -> Response:
     begins = utc_of(begin, "begin") if begin.strip() else rfc3339(utc_now())
     until = rfc3339(datetime.fromisoformat(begins) + timedelta(hours=hours))
-    asked = alerts.NewWindow(group=group or None, begin=begins, until=until, reason=reason)
+    asked = alert_models.NewWindow(group=group or None, begin=begins, until=until, reason=reason)
     await alerts.add_window(request, asked, notifier, console, viewer)
     return see(f"{PAGE}#maintenance")
 

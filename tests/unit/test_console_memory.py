@@ -43,7 +43,7 @@ def test_a_console_that_began_anew_still_knows_how_a_dead_member_was_started(
             await kit.watched()
             await kit.until(lambda: STARTED in kit.console.starts.stored)
             assert "xxx" not in kit.console.starts.stored, "too long to be kept"
-        n2.alive = False
+        n2.alive, n2.ack_ms = False, 60_000  # nor does its leader hear it
         async with running(tmp_path, group) as kit:
             await kit.until(lambda: next_command(kit))
             assert (member := kit.console.group_view("demo").member("n2")) is not None and member.state is None

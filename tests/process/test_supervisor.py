@@ -36,6 +36,7 @@ def stand_ins(tmp_path: Path) -> Path:
         "children",
         "logs",
         "printable",
+        "private_files",
         "rereading",
         "supervised",
         "supervisor_log",

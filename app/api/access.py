@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy import literal, select
 
 from app.api.common import Json, Limit, RowCursor, RowId, SessionsDep, ViewerDep, note, page_of
@@ -32,13 +32,12 @@ from app.security.links import void_links
 from app.security.passwords import Hashing, TooBusy, weakness
 from app.security.roles import RIGHTS, Right, Viewer
 from app.security.secrets import PASSWORD_CHARS_MAX, PASSWORD_CHARS_MIN
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["access"])
 
 
-class NewPassword(BaseModel):
-    model_config = BODY
+class NewPassword(RequestBody):
     password: Annotated[str, Field(min_length=PASSWORD_CHARS_MIN, max_length=PASSWORD_CHARS_MAX)]
     current: Annotated[str | None, Field(max_length=PASSWORD_CHARS_MAX)] = None
     end_tokens: Annotated[bool, Field(description="revoke all of one's API tokens as well")] = False
@@ -77,11 +76,12 @@ async def check_password(request: Request, viewer: Viewer, known: str | None, gi
     limits.succeeded(account, account)
 
 
-class NewToken(BaseModel):
-    model_config = BODY
+class NewToken(RequestBody):
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
     role: RoleName = "viewer"
-    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] = {}
+    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] = (
+        Field(default_factory=dict)
+    )
     days: Annotated[int | None, Field(ge=1, le=3650)] = 90
 
 

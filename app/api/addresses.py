@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.common import ClusterId, ConsoleDep, ViewerDep, note
 from app.console import attaching
 from app.console.addresses import AddressesView, normal_control_url
 from app.console.console import Console
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["clusters"])
 Url = Annotated[str, Field(min_length=1, max_length=512)]
@@ -24,16 +24,14 @@ NodeToken = Annotated[
 ]  # fmt: skip
 
 
-class Approval(BaseModel):
+class Approval(RequestBody):
     """Scheme, host and port, as `GET addresses` lists it. `node_id`: whose it is, where no member named it."""
 
-    model_config = BODY
     control_url: Url
     node_id: Annotated[str | None, Field(min_length=1, max_length=64)] = None
 
 
-class NewNodeToken(BaseModel):
-    model_config = BODY
+class NewNodeToken(RequestBody):
     token: NodeToken
 
 

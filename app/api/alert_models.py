@@ -10,20 +10,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from app.health.group_view import Problem
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 When = Annotated[str, Field(max_length=40, description="RFC 3339")]
 
 
-class Mute(BaseModel):
-    model_config = BODY
+class Mute(RequestBody):
     until: When
 
 
-class NewWindow(BaseModel):
+class NewWindow(RequestBody):
     """`group` absent or null: everything. `begin` absent: now."""
 
-    model_config = BODY
     group: Annotated[str | None, Field(max_length=64)] = None
     begin: When | None = None
     until: When

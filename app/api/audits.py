@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.cluster_models import Audit, AuditDryRun, AuditFinding
 from app.api.common import ConsoleDep, Json, Limit, RowCursor, SightDep, ViewerDep, need, note
@@ -21,7 +21,7 @@ from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView
 from app.security.roles import Right, Viewer
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["audits"])
 AuditId = Annotated[str, Path(max_length=36)]
@@ -29,10 +29,9 @@ Depth = Literal["chain", "digest", "bytes"]
 Bound = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 
 
-class NewAudit(BaseModel):
+class NewAudit(RequestBody):
     """What to audit; `cluster` is the id or the name of a group that this console watches."""
 
-    model_config = BODY
     cluster: Annotated[str, Field(min_length=1, max_length=128)]
     depth: Depth = "bytes"
     from_index: Bound = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.addresses import NodeToken
 from app.api.cluster_models import ClusterList, ClusterSummary, GroupProblems, History, Problems, StoredEvents
@@ -28,23 +28,21 @@ from app.api.models import PRINTABLE
 from app.console.addresses import normal_control_url
 from app.health.group_view import GroupView
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["clusters"])
 
 
-class NewCluster(BaseModel):
+class NewCluster(RequestBody):
     """The control plane of any member; it names the others. Where a token is in force, the addresses of those wait
     for an approval (`clusters/{id}/addresses`)."""
 
-    model_config = BODY
     control_url: Annotated[str, Field(min_length=1, max_length=512)]
     name: Annotated[str | None, Field(min_length=1, max_length=128, pattern=PRINTABLE)] = None
     node_token: NodeToken | None = None
 
 
-class ClusterPatch(BaseModel):
-    model_config = BODY
+class ClusterPatch(RequestBody):
     name: Annotated[str, Field(min_length=1, max_length=128, pattern=PRINTABLE)]
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.cluster_models import Broken, DemoFacts
 from app.api.common import ConsoleDep, Json
 from app.console.demo import Break
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/demo", tags=["demo"])
 
 
-class Breakage(BaseModel):
-    model_config = BODY
+class Breakage(RequestBody):
     what: Break
     node: Annotated[str | None, Field(max_length=64)] = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, NodeId, OfALog, ViewerDep, note
 from app.api.models import OperationView
@@ -20,7 +20,7 @@ from app.db.idempotency import fingerprint
 from app.security.roles import Viewer
 from node.openapi_statuses import says
 from node.protocol.peers import checked_address, checked_id
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/clusters/{cluster_id}/members", tags=["members"], dependencies=[OfALog])
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
@@ -28,10 +28,9 @@ Term = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 Address = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_address)]
 
 
-class Change(BaseModel):
+class Change(RequestBody):
     """What every change may say: `if_term` refuses with 412 when the term moved."""
 
-    model_config = BODY
     if_term: Term = None
     dry_run: bool = False
 

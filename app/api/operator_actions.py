@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.cluster_models import TransferDryRun
 from app.api.common import ClusterId, ConsoleDep, Json, OfALog, ViewerDep, note
@@ -15,7 +15,7 @@ from app.console.cursors import INT64_MAX
 from app.console.preflight import Preflight
 from app.console.proxy import pick
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 from node.views.transfer import Transfer
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"], dependencies=[OfALog])
@@ -23,8 +23,7 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 APPEND_TIMEOUT_S = 15.0
 
 
-class NewEntries(BaseModel):
-    model_config = BODY
+class NewEntries(RequestBody):
     entries: Annotated[list[Annotated[str, Field(max_length=4 << 20)]], Field(min_length=1, max_length=1000)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
     expected_index: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None

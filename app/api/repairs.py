@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.audits import replicas_of, runner_of
 from app.api.cluster_models import WouldDo
@@ -21,7 +21,7 @@ from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView, MemberView
 from app.security.roles import Viewer
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"], dependencies=[OfALog])
@@ -29,11 +29,10 @@ Bound = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
 
 
-class Repair(BaseModel):
+class Repair(RequestBody):
     """The entries that it is about, where they are known: they are audited again at the end. `if_term` refuses with 412
     when the term moved."""
 
-    model_config = BODY
     from_index: Bound = None
     to_index: Bound = None
     if_term: Bound = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from app.api.cluster_models import WouldDo
 from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep, note
@@ -19,16 +19,15 @@ from app.console.restarts import KIND, What
 from app.db.idempotency import fingerprint
 from app.security.roles import Viewer
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 Json = dict[str, Any]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"], dependencies=[OfALog])
 
 
-class Restart(BaseModel):
+class Restart(RequestBody):
     """What hangs. What answers and goes on is refused: `quorumscope restart --force` ends that, too."""
 
-    model_config = BODY
     what: What = "engine"
     if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
     dry_run: bool = False

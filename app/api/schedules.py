@@ -21,7 +21,7 @@ from app.db.schedules import ScheduleRow, Schedules, as_json
 from app.health.group_view import GroupView
 from app.security.roles import Right, Viewer
 from node.openapi_statuses import says
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["audits"])
 SCHEDULES_MAX: Final = 200
@@ -46,10 +46,9 @@ class Schedule(BaseModel):
     skipped: str | None
 
 
-class NewSchedule(BaseModel):
+class NewSchedule(RequestBody):
     """`cluster` is the id or the name of a group that this console watches. `first_at` absent: one period from now."""
 
-    model_config = BODY
     cluster: Annotated[str, Field(min_length=1, max_length=128)]
     depth: Depth = "bytes"
     every_s: Annotated[int, Field(ge=EVERY_S_MIN, le=EVERY_S_MAX)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import begin_try, check_password
@@ -25,21 +25,19 @@ from app.security.roles import Viewer
 from app.security.sealed import SealError
 from app.security.second_factor import CODE_CHARS_MAX, FactorError, SecondFactors, recovery_codes_left
 from app.security.secrets import PASSWORD_CHARS_MAX
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["access"])
 WRONG = "This code is wrong, or was used already: take the one that the app shows next."
 
 
-class Begin(BaseModel):
-    model_config = BODY
+class Begin(RequestBody):
     current: Annotated[
         str | None, Field(max_length=PASSWORD_CHARS_MAX, description="the password, where there is one")
     ] = None
 
 
-class Code(BaseModel):
-    model_config = BODY
+class Code(RequestBody):
     code: Annotated[str, Field(min_length=1, max_length=CODE_CHARS_MAX)]
 
 

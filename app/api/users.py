@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
@@ -39,21 +39,21 @@ from app.security.trail_chain import entries, line_of
 from app.security.users import is_last_admin
 from node.closed_stream import ClosedStream
 from node.openapi_statuses import TEXT, gives
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["people"])
 Name = Annotated[str, Path(max_length=64)]
 
 
-class NewUser(BaseModel):
-    model_config = BODY
+class NewUser(RequestBody):
     name: Annotated[str, Field(pattern=NAME)]
     role: RoleName = "viewer"
-    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] = {}
+    cluster_roles: Annotated[dict[GroupId, GroupRole], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] = (
+        Field(default_factory=dict)
+    )
 
 
-class UserPatch(BaseModel):
-    model_config = BODY
+class UserPatch(RequestBody):
     role: RoleName | None = None
     cluster_roles: Annotated[
         Annotated[dict[GroupId, GroupRole | None], Field(max_length=GROUPS_MAX, json_schema_extra=OF_GROUPS)] | None,

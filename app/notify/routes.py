@@ -12,7 +12,7 @@ import secrets
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from app.db.base import rfc3339
 from app.db.models import AlertRoute
@@ -20,7 +20,7 @@ from app.notify.rules import Route
 from app.notify.webhook import checked_url, host_of
 from app.security.sealed import Seal
 from node.config import is_loopback
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 Json = dict[str, Any]
 ROUTES_MAX: Final = 50
@@ -46,15 +46,11 @@ def mail_host(text: str) -> str:
 MailAddress = Annotated[str, Field(max_length=320), AfterValidator(mail_address)]
 
 
-class Strict(BaseModel):
-    model_config = BODY
-
-
-class WebhookTarget(Strict):
+class WebhookTarget(RequestBody):
     url: Annotated[str, Field(max_length=1000), AfterValidator(checked_url)]
 
 
-class MailTarget(Strict):
+class MailTarget(RequestBody):
     """`security`: starttls and tls check the server's certificate; plain is for a server on this machine or network."""
 
     host: Annotated[str, Field(max_length=253), AfterValidator(mail_host)]
@@ -71,7 +67,7 @@ class MailTarget(Strict):
         return self
 
 
-class RouteRules(Strict):
+class RouteRules(RequestBody):
     """When a route gets a message: from which severity, after how long, and how often again."""
 
     severity: Literal["critical", "attention", "info"] = "attention"
@@ -80,7 +76,7 @@ class RouteRules(Strict):
     enabled: bool = True
 
 
-class RoutePatch(Strict):
+class RoutePatch(RequestBody):
     severity: Literal["critical", "attention", "info"] | None = None
     hold_s: Annotated[int | None, Field(ge=0, le=86_400)] = None
     reminder_s: Annotated[int | None, Field(ge=60, le=7 * 86_400)] = None

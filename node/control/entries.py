@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -44,7 +44,7 @@ from node.transport.slab_frames import (
     response_code,
 )
 from node.views.answers import Entries, OneEntry
-from node.views.request_body import BODY
+from node.views.request_body import BODY, whole
 from node.views.state import LogView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
@@ -224,7 +224,7 @@ class NewEntries(BaseModel):
     model_config = BODY
     entries: Annotated[list[str], Field(min_length=1, max_length=10_000)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
-    expected_index: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
+    expected_index: Annotated[int | None, BeforeValidator(whole), Field(ge=0, le=INT64_MAX)] = None
 
 
 EXPECTED_INDEX: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=INT64_MAX)])

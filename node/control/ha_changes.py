@@ -9,7 +9,7 @@ import json
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from node.broker.classic.control_key import read_key
 from node.broker.introspection import PROMOTE
@@ -22,7 +22,7 @@ from node.message_client.errors import Unavailable
 from node.openapi_statuses import says
 from node.rocketmq.codes import Answer
 from node.views.ha import HaMasterRole, HaPromotion
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/api/v1/ha", tags=["operator actions"])
 WITHIN_S: Final = 60.0
@@ -30,14 +30,12 @@ CODES_MAX: Final = 16
 Code = Annotated[str, Field(max_length=64)]
 
 
-class Promote(BaseModel):
+class Promote(RequestBody):
     """`accept`: codes of findings that stop a promotion, and are to be passed over. `role`: what it becomes; null: what
     its master was, as far as that was heard."""
 
-    model_config = BODY
-
     role: HaMasterRole | None = None
-    accept: Annotated[list[Code], Field(max_length=CODES_MAX)] = []
+    accept: Annotated[list[Code], Field(max_length=CODES_MAX)] = Field(default_factory=list)
     dry_run: bool = False
 
 

@@ -17,7 +17,7 @@ from pathlib import Path as FilePath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from node.broker.classic.control_key import read_key
@@ -40,7 +40,7 @@ from node.message_store.log_span import span_of
 from node.openapi_statuses import BYTES, gives, says
 from node.rocketmq.codes import Answer
 from node.views.ha import HA_FILES_MAX, HaLog, HaPinned, HaView
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/api/v1/ha", tags=["classic HA"])
 DOWN = "down"
@@ -49,10 +49,9 @@ RETRY = {"retry-after": "1"}
 Range = Annotated[str | None, Header(alias="Range", max_length=100)]
 
 
-class NewPin(BaseModel):
+class NewPin(RequestBody):
     """`for_s`: seconds; a pin ends by itself."""
 
-    model_config = BODY
     from_offset: Annotated[int, Field(ge=0, le=INT64_MAX)]
     for_s: Annotated[int, Field(ge=1, le=PIN_S_MAX)]
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from node.control.common import INT64_MAX, Begin, Json, Parts, PartsDep
 from node.control.machine_calls import ask, commands, found, raw_bytes, shown
@@ -46,7 +46,7 @@ from node.protocol.kv import (
     encode_command,
 )
 from node.views.kv_answers import Deleted, Events, Item, Items, Written
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/api/v1", tags=["key-value store"])
 Key = Annotated[str, Path(min_length=1, max_length=KEY_BYTES_MAX)]
@@ -167,10 +167,9 @@ async def get(parts: PartsDep, key: Key, as_: As = "text", consistency: Consiste
 
 
 # --- writes -------------------------------------------------------------------------------------------------------
-class NewValue(BaseModel):
+class NewValue(RequestBody):
     """`expected` or `expected_index`: only if the key holds that now, or was written by that entry (-1: not there)."""
 
-    model_config = BODY
     value: Annotated[str, Field(max_length=2 * VALUE_BYTES_MAX)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
     ttl_ms: Annotated[int, Field(ge=0, le=TTL_MS_MAX)] = 0

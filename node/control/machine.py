@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from node.control.common import Json, Parts, PartsDep
 from node.control.leadership import STARTED, Key
@@ -19,7 +19,7 @@ from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.machine_frames import QUESTION_BYTES_MAX
 from node.views.machine_answers import Answered, Commanded
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
 calls = APIRouter(prefix="/api/v1/machine", tags=["state machine"])
@@ -31,18 +31,16 @@ WAIT_MS_MAX: Final = 30_000
 Text = Annotated[str, Field(max_length=2 * BYTES_MAX)]
 
 
-class NewCommands(BaseModel):
+class NewCommands(RequestBody):
     """Commands in the order in which they are to be applied, one behind the other."""
 
-    model_config = BODY
     commands: Annotated[list[Text], Field(min_length=1, max_length=COMMANDS_MAX)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
 
 
-class Question(BaseModel):
+class Question(RequestBody):
     """`wait_ms`: how long it may wait for something to happen, where the state machine has no answer yet."""
 
-    model_config = BODY
     question: Text
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
     consistency: Consistency = "linearizable"

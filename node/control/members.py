@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from node.control.common import (
     INT64_MAX,
@@ -31,7 +31,7 @@ from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.peers import checked_address, checked_id
 from node.views.members import MembersView
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["members"])
@@ -43,10 +43,9 @@ MemberId = Annotated[str, Path(min_length=1, max_length=64)]
 Address = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_address)]
 
 
-class Change(BaseModel):
+class Change(RequestBody):
     """What every change may say."""
 
-    model_config = BODY
     if_term: TermAsked = None
     dry_run: bool = False
 

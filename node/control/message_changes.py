@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal
 from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
@@ -42,7 +42,7 @@ from node.rocketmq.headers import (
 )
 from node.rocketmq.java_json import BodyError, items_in, load, number_in
 from node.views.message_answers import OffsetsReset, Produced, Topic, TopicDeleted
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
@@ -54,34 +54,33 @@ NO_DEFAULT: Final = ""  # no topic is made by a message that comes this way
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
-class NewMessage(BaseModel):
+class NewMessage(RequestBody):
     """`queue_id` left out: one of the topic's, at random. `delay_level`: 1 to 18."""
 
-    model_config = BODY
     topic: Name
     body: Annotated[str, Field(min_length=1, max_length=BODY_CHARS_MAX)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
-    keys: Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(max_length=64)] = []
+    keys: Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(max_length=64)] = Field(
+        default_factory=list
+    )
     tag: Annotated[str | None, Field(min_length=1, max_length=4096)] = None
-    properties: Annotated[dict[str, str], Field(max_length=256)] = {}
+    properties: Annotated[dict[str, str], Field(max_length=256)] = Field(default_factory=dict)
     queue_id: Annotated[int | None, Field(ge=0, le=16_383)] = None
     delay_level: Annotated[int, Field(ge=0, le=18)] = 0
 
 
-class NewTopic(BaseModel):
+class NewTopic(RequestBody):
     """`perm`: 4 to read, 2 to write, 6 both."""
 
-    model_config = BODY
     read_queues: Annotated[int, Field(ge=1, le=16_384)] = 4
     write_queues: Annotated[int, Field(ge=1, le=16_384)] = 4
     perm: Annotated[int, Field(ge=0, le=7)] = 6
     is_ordered: bool = False
 
 
-class Reset(BaseModel):
+class Reset(RequestBody):
     """`to`: where the group goes on; `offset` belongs to "offset", `time` to "time". Without `queue_id` all queues."""
 
-    model_config = BODY
     topic: Name
     to: Literal["earliest", "latest", "offset", "time"]
     offset: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
 from node.control.operations import located, unknown
 from node.protocol.codes import RequestCode, ResponseCode
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 from node.views.state import RepairView, ScrubView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
@@ -28,10 +28,9 @@ ASK_S = 5.0
 FOLLOWED_S = 60.0
 
 
-class Asked(BaseModel):
+class Asked(RequestBody):
     """Nothing needs to be said."""
 
-    model_config = BODY
     if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
     dry_run: bool = False
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
 
 from node.control.common import Json, Parts, PartsDep, engine_away
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
@@ -22,7 +21,7 @@ from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.control.repair import ASK_S, LOOK_S, ask
 from node.supervised import ask_for_another_engine, is_supervised
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
@@ -30,10 +29,9 @@ FOLLOWED_S: Final = 60.0
 BY_ITSELF: Final = "Its supervisor starts it again, unless it refused: then it stays down until somebody settles why."
 
 
-class Restart(BaseModel):
+class Restart(RequestBody):
     """What is ended and started again; `force`: although it answers."""
 
-    model_config = BODY
     what: Literal["engine", "state_machine"] = "engine"
     force: bool = False
     dry_run: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
@@ -20,7 +20,7 @@ from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.answers import Pin, Pins
-from node.views.request_body import BODY
+from node.views.request_body import RequestBody
 from node.views.state import RetentionView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["retention"])
@@ -31,18 +31,16 @@ RETRY = {"retry-after": "1"}
 Owner = Annotated[str, Path(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.:-]+$")]
 
 
-class Trim(BaseModel):
+class Trim(RequestBody):
     """`force`: past pins, and members that are not known to hold these entries."""
 
-    model_config = BODY
     through_index: Annotated[int, Field(ge=0, le=INT64_MAX)]
     force: bool = False
     if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
     dry_run: bool = False
 
 
-class NewPin(BaseModel):
-    model_config = BODY
+class NewPin(RequestBody):
     from_index: Annotated[int, Field(ge=0, le=INT64_MAX)]
     for_s: Annotated[int, Field(ge=1, le=PIN_S_MAX)]
 

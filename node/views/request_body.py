@@ -1,13 +1,28 @@
 """What the JSON body of a REST request may be, at control planes and the console alike.
 
 Invariant: the named fields and no others, each of its own JSON type. A lenient reader takes `true` for the number 1 and
-"no" for a switch that is off; where a body says `force` or `expected_index`, it must not guess.
+"no" for a switch that is off; where a body says `force` or `expected_index`, it must not guess. JSON has one kind of
+number, so 4.0 is the whole number 4.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pydantic import ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 BODY: Final = ConfigDict(extra="forbid", strict=True)  # times, which JSON has as text, are named as not strict
+
+
+def whole(value: Any) -> Any:
+    """A number without a fraction as an int; everything else as it is."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+class RequestBody(BaseModel):
+    model_config = BODY
+
+    @model_validator(mode="before")
+    @classmethod
+    def whole_numbers(cls, given: Any) -> Any:
+        return {name: whole(value) for name, value in given.items()} if isinstance(given, dict) else given

@@ -61,7 +61,8 @@ def test_every_body_is_read_strictly(tmp_path: Path) -> None:
     [
         (NewEntries, {"entries": ["a"], "expected_index": True}),
         (NewEntries, {"entries": ["a"], "expected_index": "4"}),
-        (NewEntries, {"entries": ["a"], "expected_index": 4.0}),
+        (NewEntries, {"entries": ["a"], "expected_index": 4.5}),
+        (Trim, {"through_index": 7.5}),
         (NewEntries, {"entries": [1]}),
         (Trim, {"through_index": True}),
         (Trim, {"through_index": 7, "force": "yes"}),
@@ -78,3 +79,8 @@ def test_what_only_resembles_a_value_is_refused(model: type[BaseModel], body: di
 
 def test_times_are_text() -> None:
     assert Reset.model_validate({"topic": "t", "to": "time", "time": "2026-11-27T14:03:00Z"}).time is not None
+
+
+def test_json_has_one_kind_of_number() -> None:
+    assert Trim.model_validate({"through_index": 7.0}).through_index == 7
+    assert NewEntries.model_validate_json('{"entries": ["a"], "expected_index": 4.0}').expected_index == 4

@@ -53,7 +53,7 @@ from node.consensus.status import ReplicaStatus
 from node.consensus.term_gate import TermGate
 from node.protocol.codes import ResponseCode, Role
 from node.protocol.entry import Slab
-from node.protocol.messages import Hello, MemberMark, ReadWay
+from node.protocol.messages import Hello, MemberMark, Message, ReadWay
 from node.store.log_store import LogStore
 
 __all__ = [
@@ -123,6 +123,10 @@ class Replica:
         self.membership.records.acknowledged = self._acknowledged
         self._stopped = False
         self.disk.watch_damage(now)
+
+    def may_leave(self, message: Message, now: int) -> bool:
+        """Whether a message that waited for a save may leave now, though what it relied on may have changed since."""
+        return self.transfers.may_leave(message, now) and self.membership.may_leave(message)
 
     def _may_append(self, slab: Slab) -> bool:
         """Whether what it says of the group, if it does, is on durable record; else both are at once."""

@@ -192,7 +192,7 @@ class Duties:
         driver, replica = self._driver, self._driver.replica
         now = driver.now_ns()
         for send in self.held.durable(number):
-            if replica.transfers.may_leave(send.message, now) and replica.membership.may_leave(send.message):
+            if replica.may_leave(send.message, now):
                 self._links.send(send.to, send.message)
         driver.step(lambda: replica.disk.hard_state_saved(state, driver.now_ns()))
 

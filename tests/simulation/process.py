@@ -326,7 +326,7 @@ class Process:
     def _saved(self, number: int, state: HardState) -> None:
         now = self.clock.now()
         for send in self._held.durable(number):
-            if self.replica.transfers.may_leave(send.message, now) and self.replica.membership.may_leave(send.message):
+            if self.replica.may_leave(send.message, now):
                 self.links.send(send.to, send.message)
         self.replica.disk.hard_state_saved(state, self.clock.now())
         self._schedule_turn()

@@ -337,6 +337,9 @@ def subtitle(view: GroupView, member: MemberView) -> tuple[str, str]:
     now = view.as_of
     if member.reach == "never":
         return f"{'no answer' if member.start else 'never reached'} since {fmt.clock(member.never_reached_since)}", ""
+    if member.reach == "stale" and member.unheard_since is not None:
+        since = member.unheard_since
+        return f"engine silent since {fmt.clock(since)} · {fmt.age(since, now)}", ""
     if member.reach == "stale":
         return f"last seen {fmt.clock(member.last_seen)} · {fmt.age(member.last_seen, now)} ago", ""
     if member.reach == "down":

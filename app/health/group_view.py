@@ -200,6 +200,19 @@ class MemberView(View):
         """Whom it follows."""
         return None if self.state is None else self.state.leader_id
 
+    @property
+    def unheard_since(self) -> str | None:
+        """Since when its control plane, which answers, does not hear its engine; None: it does, or does not say."""
+        if self.problem is not None or self.state is None or self.state.engine == "ok":
+            return None
+        reported = [one.since for one in self.state.unknown or () if one.field == "state"]
+        return reported[-1] if reported else None
+
+    @property
+    def answered_at(self) -> str | None:
+        """When the member itself answered last: that its control plane goes on answering is no word of its engine."""
+        return self.unheard_since or self.last_seen
+
     def link_to(self, peer_id: str) -> LinkView | None:
         """What it says of its connections to a peer."""
         return None if self.state is None else self.state.link_to(peer_id)

@@ -100,8 +100,7 @@ def engine_silent(one: MemberView) -> bool:
 
 def unheard_since(one: MemberView) -> datetime | None:
     """Since when a control plane does not hear its engine, by its own word."""
-    reported = [item for item in (one.state and one.state.unknown) or () if item.field == "state"]
-    return time_of(reported[-1].since) if reported else None
+    return time_of(one.unheard_since)
 
 
 def still_heard(facts: Facts, one: MemberView) -> str:

@@ -6,9 +6,34 @@ from typing import Any
 
 from app.audit.entries import HeldEntry, hex_rows, row_bytes, suspects_first
 from app.console.audit_pages import lines_of, sentence
+from app.console.format import clock
 from app.console.pages import lag_summary, operation_facts
 from app.console.tiers import COLUMNS, fold, row_of
+from app.console.waterline import waterline
+from app.db.base import rfc3339
 from tests.unit import views
+from tests.unit.group_story import T0, Story
+
+
+def test_a_silent_engine_was_not_seen_a_moment_ago_though_its_control_plane_was() -> None:
+    story = Story()
+    story.look()
+    node, told = story.node("n2"), story.node("n2").state()
+    since = rfc3339(T0)
+    unheard = {"field": "state", "reason": "the engine is stale: no answer within 0.4 s", "since": since}
+    node.state = lambda: told | {"engine": "stale", "unknown": [unheard]}  # type: ignore[method-assign]
+    view = story.look(20)
+    member = view.member("n2")
+    assert member is not None and member.last_seen == view.as_of, "its control plane answers"
+    lane = next(one for one in waterline(view).lanes if one.id == "n2")
+    assert lane.sub == f"engine silent since {clock(since)} · 10 s"
+    assert member.answered_at == since and view.problems[0].since == since
+
+    node.alive = False
+    silent = story.look(20).member("n2")
+    assert silent is not None and silent.answered_at == silent.last_seen, "now nothing of it answers"
+    lane = next(one for one in waterline(story.view).lanes if one.id == "n2")
+    assert lane.sub == f"last seen {clock(silent.last_seen)} · 10 s ago"
 
 
 def test_exactly_one_step_of_an_audit_is_the_present_one() -> None:

@@ -2,7 +2,8 @@
 
 A page begins with the same contexts and templates as its stream goes on with (`LIVE`, see `live.py`).
 
-Invariants: topics, queues and groups are the leader's word, and each broker's state its own; a fragment depends on
+Invariants: topics, queues and groups are one member's word, the leader's or, where none is known, of one that is named;
+each broker's state is its own; a fragment depends on
 the answers and on the role, and says when they were asked for, so that a page of answers that no longer come is stale.
 """
 
@@ -47,9 +48,11 @@ def read(kind: type[A], said: Any) -> A:
         raise NodeUnreachable("The control plane answers something else than is expected here.", code="odd") from None
 
 
-async def ask(console: Console, cluster_id: str, kind: type[A], path: str, **params: Any) -> A:
-    """Of the leader's control plane, or of any that answers. Raises ConsoleError."""
-    return read(kind, await console.ask(cluster_id, path, **params))
+async def ask(
+    console: Console, cluster_id: str, kind: type[A], path: str, *, node_id: str | None = None, **params: Any
+) -> A:
+    """Of that member's control plane; by default of the leader's, or of any that answers. Raises ConsoleError."""
+    return read(kind, await console.ask(cluster_id, path, node_id=node_id, **params))
 
 
 async def change(console: Console, cluster_id: str, kind: type[A], method: str, path: str, body: Any) -> A:
@@ -58,8 +61,17 @@ async def change(console: Console, cluster_id: str, kind: type[A], method: str, 
     return read(kind, await console.nodes.json(method, url, path, json=body))
 
 
+def teller(view: GroupView) -> str:
+    """Whose word all of one page is: two members, asked in the midst of an election, know different things. Raises
+    ConsoleError."""
+    return proxy.pick(view, None)[0]
+
+
 def base(view: GroupView, role: str) -> Context:
+    """`told_by`: the member whose broker's word it is where no leader is known."""
+    leaderless = view.leader_id is None and any(one.reach in ("ok", "down") for one in view.members)
     return {
+        "told_by": teller(view) if leaderless else None,
         "view": view,
         "cluster": view.cluster,
         "drawn": drawn,
@@ -74,7 +86,7 @@ async def overview_context(console: Console, cluster_id: str, role: str, *, syst
     """Brokers, topics, groups, what waits, changes of role; `system`: with RocketMQ's own topics."""
     view = console.group_view(cluster_id)
     context = base(view, role)
-    brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, cluster_id, system))
+    brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, view, system))
     return context | {
         "brokers": [drawn.row_of(one) for one in brokers],
         "sentence_": drawn.sentence_of(brokers),
@@ -102,12 +114,14 @@ async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:
     return found
 
 
-async def lists(console: Console, cluster_id: str, system: bool) -> tuple[Topics | None, ConsumerGroups | None, str]:
+async def lists(console: Console, view: GroupView, system: bool) -> tuple[Topics | None, ConsumerGroups | None, str]:
     """Topics and groups, or why they are not known."""
-    asked: dict[str, int | str | None] = {"limit": LISTED, "system": "true" if system else None}
+    cluster_id, limits = view.cluster.id, {"limit": LISTED, "system": "true" if system else None}
     try:
-        topics = await ask(console, cluster_id, Topics, "topics", **asked)
-        return topics, await ask(console, cluster_id, ConsumerGroups, "consumer-groups", **asked), ""
+        node_id = teller(view)
+        topics = await ask(console, cluster_id, Topics, "topics", node_id=node_id, **limits)
+        groups = await ask(console, cluster_id, ConsumerGroups, "consumer-groups", node_id=node_id, **limits)
+        return topics, groups, ""
     except ConsoleError as error:
         return None, None, error.detail
 
@@ -115,11 +129,11 @@ async def lists(console: Console, cluster_id: str, system: bool) -> tuple[Topics
 async def topic_context(console: Console, cluster_id: str, role: str, topic: str) -> Context:
     """A topic, its queues, and who reads it. Raises ConsoleError."""
     view, path = console.group_view(cluster_id), f"topics/{quote(topic, safe='')}"
-    context = base(view, role)
+    context, node_id = base(view, role), teller(view)
     described, queues, groups = await asyncio.gather(
-        ask(console, cluster_id, Topic, path),
-        ask(console, cluster_id, Queues, f"{path}/queues", limit=LISTED),
-        ask(console, cluster_id, ConsumerGroups, "consumer-groups", limit=LISTED),
+        ask(console, cluster_id, Topic, path, node_id=node_id),
+        ask(console, cluster_id, Queues, f"{path}/queues", node_id=node_id, limit=LISTED),
+        ask(console, cluster_id, ConsumerGroups, "consumer-groups", node_id=node_id, limit=LISTED),
     )
     readers = [
         one for one in groups.items if topic in one.topics or topic in {each.topic for each in one.subscriptions}
@@ -129,8 +143,9 @@ async def topic_context(console: Console, cluster_id: str, role: str, topic: str
 
 async def group_context(console: Console, cluster_id: str, role: str, group: str) -> Context:
     """A group of consumers, its members, and how far it is in each queue. Raises ConsoleError."""
-    context = base(console.group_view(cluster_id), role)
-    found = await ask(console, cluster_id, OneConsumerGroup, f"consumer-groups/{quote(group, safe='')}")
+    view = console.group_view(cluster_id)
+    context, path = base(view, role), f"consumer-groups/{quote(group, safe='')}"
+    found = await ask(console, cluster_id, OneConsumerGroup, path, node_id=teller(view))
     queues = sorted(found.queues, key=lambda one: one.lag_messages or 0, reverse=True)
     return context | {"group": found, "queues": queues}
 

@@ -55,11 +55,8 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
     master = master_of(brokers)
     silent = [one.member_id for one in brokers if one.said is None]
     down = [one for one in brokers if one.said is not None and one.said.broker == "down"]
-    if master is None:
-        if len(silent) == len(brokers):
-            return Sentence("unknown", "No broker's state is known.", brokers[0].why if brokers else "")
-        why = f"{names(one.member_id for one in down)}: {reason_of(down[0])}" if down else ""
-        return Sentence("critical", "No broker is master: nothing can be sent.", why)
+    if master is None or (master.said is not None and (master.said.term or 0) < newest_term(brokers)):
+        return masterless_sentence(brokers, master, silent, down)
     stopped = stopped_dispatch(master)
     if stopped:
         return Sentence("critical", f"Dispatch stands at the master, {master.member_id}: sends are refused.", stopped)
@@ -78,6 +75,29 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
             "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
         )
     return Sentence("ok", f"{master.member_id} is master, and every broker's dispatch is in step.", "")
+
+
+def newest_term(brokers: Sequence[MemberBroker]) -> int:
+    return max((one.said.term or 0 for one in brokers if one.said is not None), default=0)
+
+
+def masterless_sentence(
+    brokers: Sequence[MemberBroker], deposed: MemberBroker | None, silent: list[str], down: list[MemberBroker]
+) -> Sentence:
+    """Where no broker says that it is master of the newest term; who cannot be asked may be."""
+    if len(silent) == len(brokers):
+        return Sentence("unknown", "No broker's state is known.", brokers[0].why if brokers else "")
+    newest = newest_term(brokers)
+    followed = {one.said.leader_id for one in brokers if one.said is not None and one.said.term == newest}
+    if unseen := [one for one in silent if one in followed]:
+        text = f"Whether {names(unseen)} takes messages is not known: the others follow it, and it cannot be asked."
+        return Sentence("unknown", text, "")
+    why = [f"{names(one.member_id for one in down)}: {reason_of(down[0])}"] if down else []
+    if deposed is not None and deposed.said is not None:
+        why.append(f"{deposed.member_id} still says that it is master, of term {deposed.said.term}, which is over.")
+    why += [f"{names(silent)} cannot be asked."] if silent else []
+    which = f" of term {newest}" if deposed is not None else ""
+    return Sentence("critical", f"No broker is master{which}: nothing can be sent.", " ".join(why))
 
 
 def waiting_sentence(master: MemberBroker) -> Sentence | None:

@@ -121,6 +121,28 @@ def test_a_test_message_and_a_reset_go_to_the_leader_and_come_back_to_the_page(t
     over(tmp_path, work)
 
 
+def test_without_a_leader_one_member_tells_all_of_a_page_and_is_named(tmp_path: Path) -> None:
+    group = BrokerGroup()
+
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="viewer")
+        paths = (PAGE, f"{PAGE}/topics/flights-JFK", f"{PAGE}/groups/boards")
+        for path in paths:
+            assert "No leader is known" not in (await person.get(path)).text
+        for one in group.nodes.values():
+            one.role = "CANDIDATE"
+        await until(lambda: kit.app.state.console.group_view("demo").leader_id is None)
+        for path in paths:
+            since = len(group.requests)
+            assert "No leader is known: this is what n0's own broker has." in unescape((await person.get(path)).text)
+            asked = [
+                one for one in group.requests[since:] if one.url.path.split("/")[3] in ("topics", "consumer-groups")
+            ]
+            assert asked and {str(one.url.port) for one in asked} == {"8431"}, "of one member"
+
+    over(tmp_path, work, group)
+
+
 # --- while a page is open ---------------------------------------------------------------------------------------------
 async def stream_of(kit: Kit, name: str, path: str, work: Callable[[], Awaitable[None]]) -> str:
     """All that a page's own stream says until `work` is done."""
@@ -212,7 +234,7 @@ def headline(*brokers: Broker | None) -> tuple[str, str]:
 
 
 def test_the_sentence_says_the_worst_that_is_known() -> None:
-    master, slave = broker(role="MASTER", term=3), broker(role="SLAVE", term=3)
+    master, slave = broker(role="MASTER"), broker(role="SLAVE")
     dispatch = example("get /api/v1/broker")["dispatch"]
     stopped = dispatch | {"stopped_by": "entry 7 cannot be read"}
     slow = dispatch | {"behind_ms": 2000, "behind_entries": 9}
@@ -236,6 +258,23 @@ def test_the_sentence_says_the_worst_that_is_known() -> None:
     assert headline(broker(role="MASTER", name_servers=half))[1] == "n0 is not registered at h:1."
     found = headline(master, broker(role="SLAVE", name_servers=lost), broker(role="SLAVE", name_servers=half))
     assert found == ("attention", "n1 and n2 are not registered at h:1.")
+
+
+def test_a_broker_that_cannot_be_asked_may_be_master() -> None:
+    """What the console does not hear is not gone: the slaves follow it."""
+    slave = broker(role="SLAVE", term=3, leader_id="n0")
+    severity, text = headline(None, slave, slave)
+    assert severity == "unknown" and text.startswith("Whether n0 takes messages is not known")
+    leaderless = broker(role="SLAVE", term=3, leader_id=None)
+    assert headline(None, leaderless, leaderless) == ("critical", "No broker is master: nothing can be sent.")
+
+
+def test_a_master_of_a_term_that_is_over_is_none() -> None:
+    """Paused or cut off it goes on saying so, also before the new leader's broker is master."""
+    old, new = broker(role="MASTER", term=3), broker(role="SLAVE", term=4, leader_id="n1")
+    said = sentence_of([MemberBroker("n0", old), MemberBroker("n1", new), MemberBroker("n2", new)])
+    assert (said.severity, said.headline) == ("critical", "No broker is master of term 4: nothing can be sent.")
+    assert said.rest == "n0 still says that it is master, of term 3, which is over."
 
 
 def test_the_master_of_the_newest_term_is_the_master() -> None:

@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import shlex
+import shutil
 import ssl
 import sys
 import time
@@ -128,6 +129,11 @@ def say(text: str) -> None:
 def show(text: str) -> None:
     """A result for people on stdout; control characters are escaped where that is a terminal."""
     print(escaped_lines(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def terminal_width() -> int | None:
+    """How many characters a line of stdout has room for; None where it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def show_json(value: Any) -> None:

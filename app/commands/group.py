@@ -30,10 +30,12 @@ from app.commands.common import (
     say,
     show,
     show_json,
+    terminal_width,
 )
 from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
-from app.health.facts import INFO, capital
+from app.commands.status_table import NO_ANSWER, hangs, table_of
+from app.health.facts import INFO
 from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Unsupported
 from node.views.closures import ClosuresView
@@ -44,11 +46,6 @@ from node.views.state import StateView
 ASK_WITHIN_S: Final = 2.0
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
-NO_ANSWER: Final = "no answer within"
-COLUMNS: Final = (
-    ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
-    ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
-)  # fmt: skip
 
 
 async def ask_member(client: LedgerClient, member_id: str, address: str) -> AskedMember:
@@ -193,101 +190,6 @@ def with_control_plane(
     return member.model_copy(update={"reason": reason, "start": start})
 
 
-def number(value: int | None) -> str:
-    """A count for people: unknown is "?"."""
-    return "?" if value is None else f"{value:,}"
-
-
-def hangs(member: AskedMember) -> bool:
-    """Whether something takes the question and gives no answer, so that nobody knows it to be gone."""
-    return (member.reason or "").removeprefix("engine stale: ").startswith(NO_ANSWER)
-
-
-def row_of(member: AskedMember, leader_end_index: int | None) -> dict[str, str]:
-    """One line of the table."""
-    state = member.state
-    if state is None:
-        role = ("(silent)" if hangs(member) else "(down)") if member.reach == "down" else "?"
-        if member.metadata is not None and member.metadata.leader_id == member.id:
-            role = "LEADER"
-        return {name: "?" for name, _ in COLUMNS} | {
-            "id": member.id, "role": role, "address": f"{member.address}  {member.reason}",
-        }  # fmt: skip
-    log = state.marks
-    end = log.end_index
-    # Members are asked at slightly different moments: one that was asked last is not ahead of its leader.
-    behind = None if leader_end_index is None or end is None else max(leader_end_index - end, 0)
-    return {
-        "id": member.id,
-        "role": state.role or "?",
-        "term": number(state.term),
-        "begin": number(log.begin_index),
-        "end": number(end),
-        "durable": number(log.durable_index),
-        "committed": number(log.committed_index),
-        "applied": number(log.applied_index),
-        "behind": number(behind),
-        "flush": state.flush or "?",
-        "address": member.address,
-    }
-
-
-def leader_end_of(summary: StatusView) -> int | None:
-    """The leader's end index, as reported; None without a leader, or where it reports none."""
-    leader = next((one for one in summary.members if one.id == summary.leader_id), None)
-    return leader.state.marks.end_index if leader is not None and leader.state is not None else None
-
-
-def table_of(summary: StatusView) -> list[str]:
-    """`status` for people: a sentence, then the members."""
-    quorum = summary.quorum
-    stands = {
-        True: "the quorum stands",
-        False: f"NO QUORUM: {quorum.needed} that hear each other are needed",
-        None: "whether a quorum stands is unknown",
-    }[quorum.stands]
-    term = "(term unknown)" if summary.term is None else f"in term {summary.term}"
-    leads = f"{summary.leader_id} leads {term}" if summary.leader_id else without_leader(summary)
-    who = "members" if quorum.size == len(summary.members) else "voters"
-    lines = [f"group {summary.group}: {leads}; {quorum.answering} of {quorum.size} {who} answer, {stands}"]
-    end = leader_end_of(summary)
-    rows = [dict(COLUMNS_HEAD), *(row_of(member, end) for member in summary.members)]
-    rows += [{**row_of(member, end), "role": "NO MEMBER", "behind": ""} for member in summary.others]
-    for row in rows:
-        cells = (
-            row[name].ljust(width) if name in ("id", "role", "flush", "address") else row[name].rjust(width)
-            for name, width in COLUMNS
-        )
-        lines.append("  " + "  ".join(cells).rstrip())
-    for problem in summary.problems:
-        lines += lines_of(problem)
-    return lines + list(dict.fromkeys(f"? {one.reason}" for one in summary.unknown))
-
-
-def without_leader(summary: StatusView) -> str:
-    """What is known where no member that answers says that it leads; one that is silent may lead all the same."""
-    silent = {one.id for one in summary.members if one.state is None and one.metadata is None}
-    reported = {one.state.leader_id for one in summary.members if one.state is not None}
-    followed = sorted(one for one in reported if one in silent)
-    if followed:
-        return f"the others follow {' and '.join(followed)}, which does not answer"
-    return "no member that answers leads" if silent else "no member leads"
-
-
-def lines_of(problem: StatusProblem) -> list[str]:
-    """A problem, what it means, what is at stake, and the lines to run."""
-    lines = [f"{'-' if problem.severity == INFO else '!'} {problem.text}"]
-    if problem.command is None:
-        return [*lines, f"    {problem.next_step}"]
-    lines.append(f"    {capital(problem.means)}. At stake: {problem.at_stake}.")
-    lines.append(f"    {capital(problem.step)}:")
-    lines += [f"      {line}" for line in (problem.command, problem.curl) if line]
-    return [*lines, f"    More: {problem.docs}"] if problem.docs else lines
-
-
-COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
-
-
 def or_of_a_pair(command: Callable[..., int]) -> Callable[..., int]:
     """The command for a group, but that `ha status` answers where `--node` is a broker in classic mode."""
 
@@ -315,7 +217,8 @@ def status(
     if as_json:
         show_json(summary.to_json())
     else:
-        show("\n".join(line.replace("\n", "\\n") for line in table_of(summary)))  # no member's word begins a line
+        lines = table_of(summary, terminal_width())
+        show("\n".join(line.replace("\n", "\\n") for line in lines))  # no member's word begins a line
     if summary.quorum.answering == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
     if pressing_of(summary):

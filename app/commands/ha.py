@@ -24,6 +24,7 @@ from app.commands.common import (
     settings_of,
     show,
     show_json,
+    terminal_width,
     token_of,
 )
 from app.commands.ha_promote import promote
@@ -70,8 +71,8 @@ def status(
     as_json: JsonOption = False,
 ) -> int:
     """Show who takes messages, what each slave has acknowledged, what is wrong and what to do."""
-    from app.commands.group import lines_of
     from app.commands.pair_status import judged, problems_of
+    from app.commands.status_table import lines_of, wrapped
     from app.console.pair_view import connections_of, rows_of
     from app.health.facts import INFO
     from app.health.recall import Recall
@@ -111,7 +112,8 @@ def status(
             heads = [("SLAVE", "STATE", "ITS LOG", "ACKNOWLEDGED", "BEHIND", "FOR", "RATE")]
             heads += [(c.slave, c.state, c.stand, c.acked, c.lag_bytes, c.lag, c.rate) for c in links]
             lines += ["", *in_columns([tuple(escaped(cell) for cell in row) for row in heads])]
-        lines += [escaped(line) for one in problems for line in lines_of(one)]
+        said = [escaped(line) for one in problems for line in lines_of(one)]
+        lines += wrapped(said, terminal_width())
         show("\n".join(lines))
     if any(one.severity != INFO for one in problems):
         return Exit.FINDING

@@ -68,10 +68,10 @@ def teller(view: GroupView) -> str:
 
 
 def base(view: GroupView, role: str) -> Context:
-    """`told_by`: the member whose broker's word it is where no leader is known."""
+    """`answered_by`: the member whose broker's word it is where no leader is known."""
     leaderless = view.leader_id is None and any(one.reach in ("ok", "down") for one in view.members)
     return {
-        "told_by": teller(view) if leaderless else None,
+        "answered_by": teller(view) if leaderless else None,
         "view": view,
         "cluster": view.cluster,
         "drawn": drawn,

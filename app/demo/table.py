@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from app.commands.group import leader_end_of, row_of
+from app.commands.status_table import leader_end_of, row_of
 
 if TYPE_CHECKING:
     from app.demo.run import Demo

@@ -11,9 +11,9 @@ import pytest
 
 from app.commands import group as commands
 from app.commands.common import Exit, Failure, Target
-from app.commands.group import table_of
 from app.commands.standing import AskedMember, StatusView
 from app.commands.standing import summary_of as summary
+from app.commands.status_table import table_of
 from app.health.recall import Recall
 from node.views.reading import read
 from node.views.state import StateView
@@ -348,3 +348,29 @@ def test_members_that_only_the_leader_knows_are_asked_too(monkeypatch: pytest.Mo
     summary = asyncio.run(commands.ask_group(target))
     assert [one.id for one in summary.members] == ["n0", "n1", "n2", "n3"] and summary.quorum.size == 4
     assert asked == [(one, f"{one}:1", "the token") for one in IDS] + [("n3", "n3:1", None)]  # nobody gave it for n3
+
+
+# --- on a terminal ---
+
+
+def test_on_a_narrow_terminal_no_line_is_longer_but_a_command_and_what_is_left_out_is_named() -> None:
+    """80 columns at three in the morning: a row that breaks in the middle is read wrongly."""
+    big = dict.fromkeys(("begin_index", "end_index", "durable_index", "committed_index"), 1204772978)
+    log = big | {"applied_index": 1_204_772_978}
+    refused = silent("n2") | {"reason": "connection refused: nothing listens there", "address": "10.20.30.40:20911"}
+    members = [member("n0", acks=FRESH | {"n2": 9_000}, log=log), member("n1", log=log), refused]
+    summary = look(members)
+    full, narrow = table_of(summary), table_of(summary, 80)
+    assert max(map(len, full)) > 120 and table_of(summary, 500)[1:5] != full[1:5], "as wide as it needs"
+    commands = [line for line in narrow if line.startswith("      ")]
+    assert commands == [line for line in full if line.startswith("      ")] != [], "whole, to be pasted"
+    assert all(len(line) <= 80 for line in narrow if line not in commands)
+    head = next(line.split() for line in narrow if line.startswith("  id"))
+    assert {"id", "role", "term", "end", "behind"} <= set(head)
+    left_out = next(line for line in narrow if "no room here" in line)
+    assert all((name in head) != (name in left_out) for name in ("begin", "applied", "flush", "durable", "address"))
+    row = next(at for at, line in enumerate(narrow) if line.startswith("  n2 "))
+    assert narrow[row + 1] == "    connection refused: nothing listens there"
+    said = " ".join(" ".join(line.split()) for line in narrow)
+    for one in summary.problems:
+        assert one.text in said and one.at_stake in said, "nothing is lost"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.commands.group import table_of
+from app.commands.status_table import table_of
 from app.console.sample import Clock, NodeSample
 from app.health.facts import ATTENTION, Finding, rfc3339
 from app.health.group_view import GroupView, StartView

@@ -129,8 +129,7 @@ def alarms(facts: Facts) -> Iterator[Finding]:
                 continue  # `damaged` says it in one sentence
             text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
             said = [alarm.text for alarm in same if alarm.text and alarm.text != f"the disk of {one.id} is full"]
-            text += f": {'; '.join(said)}" if said else ""
-            yield _of_member(one, code, one.id, text, same)
+            yield _of_member(one, code, one.id, text, same, f": {'; '.join(said)}" if said else "")
         for alarm in peers_full(one, ids):
             assert alarm.peer_id is not None
             if alarm.peer_id not in full and facts.view.leader_id in (None, one.id):
@@ -139,12 +138,15 @@ def alarms(facts: Facts) -> Iterator[Finding]:
                 yield _of_member(one, "disk_full", alarm.peer_id, text, [alarm])
 
 
-def _of_member(one: MemberView, code: str, node_id: str, text: str, same: Sequence[AlarmView]) -> Finding:
+def _of_member(
+    one: MemberView, code: str, node_id: str, what: str, same: Sequence[AlarmView], more: str = ""
+) -> Finding:
     """What alarms of one code that `one` raised say of `node_id`: as weighty as the worst, since the first."""
     weight = [SEVERITIES.get(alarm.severity or "", CRITICAL if code.endswith("full") else ATTENTION) for alarm in same]
     severity, since = min(weight, key=SEVERITY_ORDER.index), [time_of(alarm.since) for alarm in same]
-    if one.reach != "ok":
-        severity, text = weaker(severity), f"{before(one)}: {text}"
+    text = f"{what}, for {{age}}{more}"
+    if one.reach != "ok":  # for how long it lasted nobody knows
+        severity, text = weaker(severity), f"{before(one)}: {what}{more}"
     return Finding(f"alarm_{code}", severity, text, node_id, min((at for at in since if at), default=None))
 
 

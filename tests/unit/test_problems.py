@@ -723,7 +723,7 @@ def test_a_full_disk_is_one_problem_when_an_earlier_leader_said_it_too() -> None
     story.node("n2").alive = False
     view = story.look(12)
     assert [one.text for one in view.problems if one.id == "alarm_disk_full:n1"] == [
-        "n1's disk is full, as it answered its leader n0."
+        "n1's disk is full, as it answered its leader n0, for 6 s."
     ]
     assert len({one.id for one in view.problems}) == len(view.problems)
 
@@ -738,9 +738,18 @@ def test_a_leaders_alarms_of_two_peers_are_one_problem_that_names_both(code: str
     view = story.look(5)
     found = [one for one in view.problems if one.id == f"alarm_{code}:n0"]
     assert [(one.severity, one.since, one.text) for one in found] == [
-        ("critical", rfc3339(T0), f"n0 reports {code.replace('_', ' ')}: n1: why; n2: why.")
+        ("critical", rfc3339(T0), f"n0 reports {code.replace('_', ' ')}, for 2 s: n1: why; n2: why.")
     ]
     assert len({one.id for one in view.problems}) == len(view.problems)
+
+
+def test_a_full_disk_says_since_when_by_its_members_own_word() -> None:
+    story = Story()
+    since = rfc3339(T0 - timedelta(seconds=60))
+    story.node("n1").alarms = [{"code": "disk_full", "severity": "critical", "since": since, "text": "0 bytes left"}]
+    (full,) = story.look(3).problems
+    assert (full.text, full.since) == ("n1's disk is full, for 61 s: 0 bytes left.", since)
+    assert full.what == "n1's disk is full: 0 bytes left.", "an event has a time of its own"
 
 
 def test_a_full_disk_is_one_problem_when_its_member_fell_silent() -> None:

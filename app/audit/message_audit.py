@@ -133,13 +133,12 @@ def take_head(replica: Replica, head: dict[str, Any]) -> None:
 
 def head_for(replica: Replica, dispatched: int | None) -> Head:
     if replica.store is None:
-        return Head(replica.id, "", 0, 0, 0, None, 0, ())
+        return Head(replica.id, "", 0, 0, None, 0, ())
     log = replica.store.log
     end = replica.end or log.min_offset
     damage = tuple((one.offset, one.size_bytes) for one in replica.facts.damage)
     return Head(
-        replica.id, str(replica.store.root), log.min_offset, end, max(log.find_end(), end), dispatched,
-        head_bytes_of(replica.store), damage,
+        replica.id, str(replica.store.root), log.min_offset, end, dispatched, head_bytes_of(replica.store), damage,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from node.message_store.checking.facts import DUE_UNIT, KEY, Facts, Rows, facts_
 from node.message_store.checking.findings import Fault, Finding
 from node.message_store.checking.index import check_index, rows_of
 from node.message_store.checking.queues import Span, check_numbers, check_queue, numbers_in_damage
-from node.message_store.checking.verify import MULTI_DISPATCHED, name_at, whose_of
+from node.message_store.checking.verify import MULTI_DISPATCHED, end_finder, name_at, whose_of
 from node.message_store.commit_log import Damage
 from node.message_store.kept_conf import delay_levels_of
 from node.message_store.message_store import MessageStore, StoreKind
@@ -54,14 +54,13 @@ class Head:
     root: str
     begin: int
     end: int
-    later_end: int
     dispatched: int | None
     head_bytes: int
     damage: tuple[tuple[int, int], ...]
 
     @property
     def span(self) -> Span:
-        return Span(self.begin, self.end, self.later_end, self.dispatched)
+        return Span(self.begin, self.end, self.dispatched)
 
     @property
     def damages(self) -> list[Damage]:
@@ -160,6 +159,7 @@ def compared(
     for replica, rows in due.items():
         head = heads[replica]
         store = MessageStore(Path(head.root))
+        end_now = end_finder(store)
         if kind == "queue":
             topic, queue_id = json.loads(name)
             if topic.startswith(MULTI_DISPATCHED):
@@ -167,14 +167,14 @@ def compared(
             queue = store.queue(topic, queue_id)
             damaged = numbers_in_damage(queue, head.damages, head.head_bytes)
             mine = check_numbers(topic, queue_id, rows, partial(name_at, store), damaged)
-            mine += check_queue(queue, topic, queue_id, rows, head.span, head.damages, head.head_bytes)
+            mine += check_queue(queue, topic, queue_id, rows, head.span, end_now, head.damages, head.head_bytes)
         else:
             files = {
                 file: entries[entries["hash"] % INDEX_PARTS == int(name)]
                 for file, one in store.index_files()
                 for entries in (rows_of(one.entries),)
             }
-            mine = check_index(rows, files, head.span, head.damages, head.head_bytes)
+            mine = check_index(rows, files, head.span, end_now, head.damages, head.head_bytes)
         found += [(one, (head.id,)) for one in mine]
     if kind == "queue":
         topic, queue_id = json.loads(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from tests.unit.message_broker import filled
 from tests.unit.message_faults import PLANTS, Plant, planted
 
 
-def audited(*roots: Path) -> dict[str, Any]:
-    """The two steps of the job, and what Spark does between them, in this process."""
+def audited(*roots: Path, between: Callable[[], object] = lambda: None) -> dict[str, Any]:
+    """The two steps of the job, and what Spark does between them, in this process. `between`: what brokers do then."""
     replicas = opened([ReplicaSpec("directory", str(root)) for root in roots])
     ranges = [one for n, each in enumerate(replicas) if each.store is not None for one in ranges_of(n, each.store)]
     rows = [row for one in reversed(ranges) for row in packed_rows(one)]
@@ -38,6 +39,7 @@ def audited(*roots: Path) -> dict[str, Any]:
         head_for(one, dispatched_upto(one.store) if one.store is not None and one.store.has_abort else None)
         for one in replicas
     ]
+    between()
     findings = []
     for (kind, name), parts in groups.items():
         if kind != "head":
@@ -83,6 +85,23 @@ def test_sound_replicas_are_consistent_and_one_that_cannot_be_read_is_not_settle
         "findings", "findings_truncated", "rows", "seconds",
     }  # fmt: skip
     json.dumps(result)
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_what_a_running_broker_stores_between_the_two_steps_is_no_fault(tmp_path: Path, ledger: bool) -> None:
+    broker = filled(tmp_path, ledger=ledger)
+    broker.write()
+    (tmp_path / "abort").write_bytes(b"4711")
+
+    def goes_on() -> None:
+        before = len(list(broker.folder.iterdir()))
+        for number in range(60):
+            broker.put("TopicTest", number % 2, b"meanwhile %d" % number, keys="later", tags="new")
+        broker.write()
+        assert len(list(broker.folder.iterdir())) > before
+
+    result = audited(tmp_path, between=goes_on)
+    assert (result["verdict"], result["findings"], result["rows"]) == ("consistent", [], 60)
 
 
 def test_replicas_that_are_sound_but_hold_different_messages_diverge(tmp_path: Path) -> None:

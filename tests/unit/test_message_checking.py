@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import node.message_store.checking.verify as verify_module
 from node.message_store.checking.facts import facts_of, joined
-from node.message_store.checking.findings import MEANS, Fault
+from node.message_store.checking.findings import MEANS, Fault, Finding
+from node.message_store.checking.queues import check_queue
 from node.message_store.checking.verify import Verified, verify
 from node.message_store.message_store import MessageStore
 from tests.unit.message_broker import Broker, filled
@@ -108,6 +111,26 @@ def test_what_a_running_broker_has_yet_to_dispatch_is_no_fault(tmp_path: Path) -
     (tmp_path / "abort").write_bytes(b"4711")
     found = checked(tmp_path)
     assert (found.findings, found.not_dispatched) == ([], 5)
+
+
+def test_what_a_running_broker_stores_while_it_is_looked_at_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read first: queues and index name what came afterwards, more from one queue to the next."""
+    broker = filled(tmp_path)
+    broker.write()
+    (tmp_path / "abort").write_bytes(b"4711")
+
+    def looked_at(*arguments: Any) -> list[Finding]:
+        for number in range(20):
+            broker.put("TopicTest", number % 2, b"meanwhile %d" % number, keys="later")
+        broker.write()
+        return check_queue(*arguments)
+
+    monkeypatch.setattr(verify_module, "check_queue", looked_at)
+    found = checked(tmp_path)
+    assert (found.findings, found.messages) == ([], 60)
+    assert broker.end > found.max_offset
 
 
 def test_a_crash_does_not_hide_what_is_missing_in_the_middle(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from node.message_store.checking.facts import KEY, Rows, in_damage
 from node.message_store.checking.findings import Fault, Finding
-from node.message_store.checking.queues import Span
+from node.message_store.checking.queues import EndNow, Span
 from node.message_store.commit_log import Damage
 
 
@@ -24,7 +24,12 @@ def rows_of(entries: Rows) -> Rows:
 
 
 def check_index(
-    due: Rows, files: Mapping[str, Rows], span: Span, damage: Sequence[Damage] = (), head_bytes: int = 0
+    due: Rows,
+    files: Mapping[str, Rows],
+    span: Span,
+    end_now: EndNow,
+    damage: Sequence[Damage] = (),
+    head_bytes: int = 0,
 ) -> list[Finding]:
     """`files`: the rows of each index file by its name. Without any file there is no index, and nothing is missing."""
     if not files:
@@ -39,10 +44,12 @@ def check_index(
     missing = keys[surplus < 0]
     extra = surplus > 0
     offsets = keys["offset"]
-    extra &= (offsets >= span.begin) & ~((offsets >= span.end) & (offsets < span.later_end))
+    extra &= offsets >= span.begin
     if indexed is not None:
         extra &= ~((offsets >= indexed) & (offsets < span.end))
     extra &= ~in_damage(offsets, damage, head_bytes)
+    unread, end = span.unread(offsets[extra], end_now)
+    extra[extra] = ~unread
     newest = max(files)
     found = [
         Finding(
@@ -55,8 +62,8 @@ def check_index(
     for key, times, of_message in zip(keys[extra], surplus[extra], of_due[extra], strict=True):
         name = next(name for name in sorted(files, reverse=True) if (files[name] == key).any())
         offset = int(key["offset"])
-        if offset >= span.later_end:
-            why = f"points behind the end of the commit log at {span.later_end}"
+        if offset >= end:
+            why = f"points behind the end of the commit log at {end}"
         elif of_message:
             why = f"its key is there {int(times)} time{'s' if times > 1 else ''} too often"
         else:

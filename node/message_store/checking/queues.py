@@ -22,15 +22,25 @@ from node.protocol.value_class import value_class
 
 @value_class(slots=True, frozen=True)
 class Span:
-    """Of the commit log: its first byte, where the reading of it ended, and where it ended after the queues were read.
+    """Of the commit log: its first byte, and where the reading of it ended.
 
     `dispatched`: messages from there on may not have been dispatched yet, for the broker runs or crashed.
     """
 
     begin: int
     end: int
-    later_end: int
     dispatched: int | None = None
+
+    def unread(self, offsets: npt.NDArray[np.int64], end_now: EndNow) -> tuple[npt.NDArray[np.bool_], int]:
+        """Which of these offsets, from queues or an index, lie where the log was not read for it grew meanwhile; and
+        its end, as of now: a broker that runs stores a message first and names it in a queue or an index afterwards."""
+        behind = offsets >= self.end
+        end = max(self.end, end_now(int(offsets[behind].min()))) if behind.any() else self.end
+        return behind & (offsets < end), end
+
+
+EndNow = Callable[[int], int]
+"""Where the commit log ends at this moment; it is given the offset of a message that may be near its end."""
 
 
 def check_numbers(
@@ -73,7 +83,7 @@ def numbers_in_damage(queue: ConsumeQueue | None, damage: Sequence[Damage], head
     return np.concatenate(found)
 
 
-def check_queue(queue: ConsumeQueue | None, topic: str, queue_id: int, due: Rows, span: Span,
+def check_queue(queue: ConsumeQueue | None, topic: str, queue_id: int, due: Rows, span: Span, end_now: EndNow,
                 damage: Sequence[Damage] = (), head_bytes: int = 0) -> list[Finding]:  # fmt: skip
     """Every unit against the message that is due there. `queue` None: there is no such queue."""
     found: list[Finding] = []
@@ -99,8 +109,10 @@ def check_queue(queue: ConsumeQueue | None, topic: str, queue_id: int, due: Rows
         found += _due_findings(Fault.CQ_MISMATCH, place, rows, other, there, span)
         offsets = units["offset"].astype("i8")
         extra = (units["size"] > 0) & (offsets >= span.begin) & ~prefill_of(units) & ~due_at
-        extra &= ~((offsets >= span.end) & (offsets < span.later_end)) & ~in_damage(offsets, damage, head_bytes)
-        found += _extra_findings(place, start, units, extra, span)
+        extra &= ~in_damage(offsets, damage, head_bytes)
+        unread, end = span.unread(offsets[extra], end_now)
+        extra[extra] = ~unread
+        found += _extra_findings(place, start, units, extra, end)
     rows = due[~seen]
     nothing = np.zeros(len(rows), UNIT_DTYPE)
     return found + _due_findings(Fault.CQ_MISSING, place, rows, np.ones(len(rows), np.bool_), nothing, span)
@@ -144,15 +156,13 @@ def _due_findings(
     return found
 
 
-def _extra_findings(
-    place: _Place, start: int, units: Units, chosen: npt.NDArray[np.bool_], span: Span
-) -> list[Finding]:
-    """Units that no message is due for."""
+def _extra_findings(place: _Place, start: int, units: Units, chosen: npt.NDArray[np.bool_], end: int) -> list[Finding]:
+    """Units that no message is due for; the commit log ends at `end`."""
     found: list[Finding] = []
     for first, last in _runs(chosen, np.arange(len(units))):
         offset = int(units["offset"][first])
-        if offset >= span.later_end:
-            why = f"it points to offset {offset}, behind the end of the commit log at {span.later_end}"
+        if offset >= end:
+            why = f"it points to offset {offset}, behind the end of the commit log at {end}"
         else:
             why = f"it points to offset {offset}, where no message of this queue and queue offset begins"
         detail = why if first == last else f"{last - first + 1} units; of the first: {why}"

@@ -1,7 +1,7 @@
 """A whole store, read once and compared with itself: what `store verify` reports of any RocketMQ directory.
 
 Beside a broker that runs nothing is called a fault that is only not done yet: the commit log is read first, then queues
-and index, then its end again.
+and index, and its end again where they name what was stored meanwhile.
 
 Invariants: nothing is written; every byte of the commit log, every unit and every index entry is looked at; the
 findings come in the order of the files.
@@ -19,7 +19,7 @@ from node.message_store.checking.facts import Facts, facts_of
 from node.message_store.checking.findings import Fault, Finding
 from node.message_store.checking.index import check_index, rows_of
 from node.message_store.checking.metadata import check_metadata
-from node.message_store.checking.queues import Span, check_numbers, check_queue, numbers_in_damage
+from node.message_store.checking.queues import EndNow, Span, check_numbers, check_queue, numbers_in_damage
 from node.message_store.checking.recovery import Recovery, next_start
 from node.message_store.commit_log import COMMIT_LOG, Item, JoinedCommitLog, Placed
 from node.message_store.errors import MessageFormatError
@@ -70,8 +70,8 @@ def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messag
     head_bytes = 0 if store.kind is StoreKind.LOCAL else HEAD_BYTES
     by_queue = {name: facts.units[facts.units["queue"] == at] for at, name in enumerate(facts.queues)}
     per_file, bad_index = _index_rows(store)
-    later_end = max(store.log.find_end(), facts.end)
-    span = Span(store.log.min_offset, facts.end, later_end, dispatched)
+    span = Span(store.log.min_offset, facts.end, dispatched)
+    end_now = end_finder(store)
     units = 0
     for topic, queue_id in sorted(set(queues) | set(by_queue)):
         due = by_queue.get((topic, queue_id), facts.units[:0])
@@ -81,8 +81,8 @@ def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messag
             continue  # filled from messages of other topics
         damaged = numbers_in_damage(queue, facts.damage, head_bytes)
         found += check_numbers(topic, queue_id, due, lambda offset: name_at(store, offset), damaged)
-        found += check_queue(queue, topic, queue_id, due, span, facts.damage, head_bytes)
-    found += bad_index + check_index(facts.keys, per_file, span, facts.damage, head_bytes)
+        found += check_queue(queue, topic, queue_id, due, span, end_now, facts.damage, head_bytes)
+    found += bad_index + check_index(facts.keys, per_file, span, end_now, facts.damage, head_bytes)
     found += check_metadata(store, queues)
     waiting = 0 if dispatched is None else int((facts.units["offset"] >= dispatched).sum())
     return Verified(
@@ -101,6 +101,11 @@ def _counted(items: Iterator[Item], progress: Callable[[int], None]) -> Iterator
         if count % PROGRESS_EVERY == 0:
             progress(count)
         yield item
+
+
+def end_finder(store: MessageStore) -> EndNow:
+    """Looks where the store's commit log ends now; its files are listed anew, for it may have begun another one."""
+    return lambda near: MessageStore(store.root, store.files).log.find_end(near)
 
 
 def dispatched_upto(store: MessageStore) -> int:

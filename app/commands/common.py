@@ -29,7 +29,7 @@ import typer
 from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesError, TlsFlags
 from app.commands.unreachable import why_unreachable
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
-from node.config import ConfigError, Settings, load, parse_peers
+from node.config import ConfigError, Settings, load
 from node.printable import escaped_json, escaped_lines
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host
@@ -193,12 +193,7 @@ def target_of(
         return Target(settings.peers, settings.node.group, token, tls=shown, control_tls=checked, starts=own)
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
-        urls = {member.id: member.control_url for member in demo.members}
-        starts = {member.id: member.started_with for member in demo.members if member.started_with}
-        return Target(
-            parse_peers(demo.peers), demo.group, token, urls, group_id=demo.group_id, demo=True,
-            has_brokers=bool(demo.name_servers), starts=starts,
-        )  # fmt: skip
+        return Target(token=token, **demo.target)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
 
 
@@ -268,6 +263,11 @@ def contexts_of(flags: TlsFlags) -> tuple[ssl.SSLContext | None, ssl.SSLContext 
 def _target_from_control(
     url: str, group: str | None, token: str | None, shown: ssl.SSLContext | None, checked: ssl.SSLContext | None
 ) -> Target:
+    from app.demo.state import demo_of
+
+    demo = demo_of(url)
+    if demo is not None and group in (None, demo.group):
+        return Target(token=token, **demo.target)
     state = control_state(url, group, token, checked)
     peers = {peer.id: peer.address for peer in state.peers or () if peer.address}
     if not peers or state.group is None:

@@ -12,6 +12,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from node.config import parse_peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,17 @@ class DemoState:
     folder: str = ""  # where it was started
     group_id: str | None = None
     name_servers: str = ""  # of a demo with messages, as "host:port;host:port"
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """The group for a command (app.commands.common.Target): its members as they listen, not as they reach each
+        other, for a demo's links are cut on purpose."""
+        return {
+            "peers": parse_peers(self.peers), "group": self.group, "group_id": self.group_id, "demo": True,
+            "control_urls": {member.id: member.control_url for member in self.members},
+            "starts": {member.id: member.started_with for member in self.members if member.started_with},
+            "has_brokers": bool(self.name_servers),
+        }  # fmt: skip
 
     @property
     def spelled(self) -> str:
@@ -119,3 +133,9 @@ def running_demo(folder: Path | None = None) -> DemoState | None:
     if len(candidates) > 1:
         raise SeveralDemos(candidates, of_this_folder=bool(here))
     return candidates[0] if candidates else None
+
+
+def demo_of(control_url: str) -> DemoState | None:
+    """The demo that has a member with that control plane, however its address was typed."""
+    url = (control_url if "://" in control_url else f"http://{control_url}").rstrip("/").removesuffix("/api/v1")
+    return next((one for one in running_demos() if any(each.control_url == url for each in one.members)), None)

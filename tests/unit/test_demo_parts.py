@@ -20,7 +20,7 @@ import httpx2
 import pytest
 
 from app.cli import run
-from app.commands.common import Failure
+from app.commands.common import Failure, target_of
 from app.demo import run as demo_run
 from app.demo.breaks import Breaker
 from app.demo.control import DemoControl
@@ -206,6 +206,19 @@ def test_only_a_living_demo_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     write_note(note(os.getpid(), ticks + 1))
     assert running_demo() is None, "the process id went to another process"
     assert not path.exists(), "notes of the dead are swept away"
+
+
+def test_a_member_of_a_demo_names_the_demos_own_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What its state names are links, which a break cuts: a member that was cut off called all others silent."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    write_note(replace(note(os.getpid(), process_start_ticks(os.getpid()) or 0), group_id="g" * 32))
+    for typed in ("http://127.0.0.1:2", "127.0.0.1:2/", "http://127.0.0.1:2/api/v1"):
+        target = target_of(None, typed, None, None)
+        assert (target.peers, target.group_id, target.demo) == ({"n0": "127.0.0.1:1"}, "g" * 32, True)
+    with pytest.raises(Failure, match="cannot be reached"):
+        target_of(None, "http://127.0.0.1:2", "another", None)  # it is asked, and denies that group
+    with pytest.raises(Failure, match="cannot be reached"):
+        target_of(None, "http://127.0.0.1:4", None, None)
 
 
 def test_a_command_takes_the_demo_of_its_folder_and_never_guesses(

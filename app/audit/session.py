@@ -1,7 +1,7 @@
 """Starts Spark for an audit, small and quiet, with our modules shipped to wherever the tasks run.
 
-Invariants: a local session listens on loopback only and opens no UI; workers run this Python; what they import of ours
-comes from the archive, never from the machine they happen to run on.
+Invariants: a local session listens on loopback only, asks whoever connects for a secret of its own, and opens no UI;
+workers run this Python; what they import of ours comes from the archive, never from the machine they happen to run on.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def start_session(master: str = LOCAL, app_name: str = "quorumscope audit", work
     }
     if is_local(master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Its ports read what any local user sends as Java objects, which may be code; local sessions draw the secret.
+        settings["spark.authenticate"] = "true"
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config import parse_peers
+from node.private_files import own_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,7 @@ def notes_directory() -> Path:
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     base = Path(runtime) if runtime and os.access(runtime, os.W_OK) else Path(tempfile.gettempdir())
-    directory = base / f"quorumscope-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or directory.is_symlink():
-        raise PermissionError(f"{directory} belongs to somebody else, or others may write it")
-    return directory
+    return own_directory(base / f"quorumscope-{os.getuid()}")
 
 
 def write_note(state: DemoState) -> Path:

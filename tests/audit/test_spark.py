@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -65,6 +67,17 @@ def test_rows_are_the_log_and_faults_are_said(spark: Any, planes: list[Plane]) -
     assert all(row["sealed"] and row["fault"] is None for row in first)
     odd = [(row["replica"], row["index"], row["fault"]) for row in rows if row["fault"] is not None]
     assert odd == [("n2", 500, "crc"), ("n2", 501, "record")]
+
+
+def test_whoever_does_not_know_the_sessions_secret_has_nothing_read(spark: Any) -> None:
+    """A driver's port reads addresses and then an object of Java's from a request, of whichever local user it is."""
+    port = int(spark.sparkContext.getConf().get("spark.driver.port"))
+    request = struct.pack(">bqi", 3, 7, 4) + b"\x01\x00\x01a"
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as stranger:
+        stranger.sendall(struct.pack(">q", 8 + len(request)) + request)
+        answer = stranger.recv(4096)
+    assert b"Expected SaslMessage" in answer
+    assert b"RequestMessage" not in answer
 
 
 def test_a_range_is_read_and_filters_stay_above_the_source(spark: Any, planes: list[Plane]) -> None:

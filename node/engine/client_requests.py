@@ -15,8 +15,10 @@ from node.access_rows import Right
 from node.consensus.api import MS
 from node.consensus.replica import Appended, Outcome, Proposal, ReadOutcome, Replica, TransferOutcome
 from node.engine.access import NEEDED, TOKEN_FIELD, Access, refusal_text
+from node.engine.client_reads import ClientReads
+from node.engine.cold_turns import ColdTurns
 from node.engine.introspect import Introspection
-from node.engine.log_reads import READ_BYTES_MAX, LogReads
+from node.engine.log_reads import LogReads
 from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.engine.recorded_actions import Answer, RecordedActions
@@ -39,11 +41,8 @@ from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
     ReadAnswer,
-    ReadMode,
-    ReadRequest,
     check_count,
     decode_append,
-    decode_read,
     encode_append_answer,
     encode_read_answer,
 )
@@ -79,20 +78,20 @@ class ClientRequests:
     """See the module's docstring."""
 
     def __init__(self, driver: Driver, reads: LogReads, introspection: Introspection, quota: Quota,
-                 status: Callable[[], Any], access: Access, slow: SlowRequests,
+                 status: Callable[[], Any], access: Access, slow: SlowRequests, cold: ColdTurns,
                  refused: Counter[str]) -> None:  # fmt: skip
         """`refused` counts requests without the right to them, by that right."""
         self._driver, self._reads, self._introspection, self._quota = driver, reads, introspection, quota
         self._status, self._access, self._slow, self._refused = status, access, slow, refused
         self._served: dict[Right, dict[int, Handler]] = {}  # by what a client may do
-        self._reading: dict[Connection, int] = {}  # bytes of reads that are under way
-        self.when_closed: list[Callable[[Connection], None]] = [slow.drop]
+        self.reads = ClientReads(driver, reads, quota, slow, cold)
+        self.when_closed: list[Callable[[Connection], None]] = [self.reads.closed]
         self._holding: list[Connection] = []  # what has answers that leave at the turn's end
         self._group, self._self_id = driver.replica.config.group, driver.replica.config.self_id
         self.actions = RecordedActions(self, driver.replica)
         self._handlers: dict[int, Handler] = {
             RequestCode.FAST_APPEND: self._fast_append,
-            RequestCode.FAST_READ: self._fast_read,
+            RequestCode.FAST_READ: self.reads.handle,
             RequestCode.METADATA: self._metadata,
             RequestCode.APPEND: self._append,
             RequestCode.GET: self._get,
@@ -224,58 +223,6 @@ class ClientRequests:
         retry_after_ms = -(-outcome.retry_after_ns // MS)
         return AppendAnswer(outcome.code, *indexes, appended, leader_id, address, outcome.detail, retry_after_ms)
 
-    def _fast_read(self, connection: Connection, frame: Frame) -> None:
-        request = decode_read(frame.body)
-        if request.mode is ReadMode.UNSAFE:
-            self.read(connection, frame, request)
-            return
-        self._quota.take(connection, 1, len(frame.body))
-
-        def confirmed(outcome: ReadOutcome) -> None:
-            self._quota.give(connection, 1, len(frame.body))
-            if outcome.code is ResponseCode.SUCCESS:
-                self.read(connection, frame, request)
-            else:
-                self._read_answer(connection, frame, request, outcome.code, 0, b"")
-
-        self._driver.read_index(confirmed, request.mode.way)
-
-    def read(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
-        """Answers with what is committed here."""
-        self._slow.now_or_later(connection, partial(self._read_records, connection, frame, request))
-
-    def _read_records(self, connection: Connection, frame: Frame, request: ReadRequest) -> None:
-        under_way, ahead = self._reading.get(connection, 0), self._slow.ahead_bytes(connection)
-        if under_way + connection.backlog_bytes > ahead:
-            # It has not taken its earlier answers, or they are being read: memory is for those who do.
-            self._slow.add(connection, partial(self._read_records, connection, frame, request))
-            return
-        wanted = min(request.limit_bytes, READ_BYTES_MAX, ahead)
-        self._reading[connection] = under_way + wanted
-        # Those that wait for their turn take none: it is everybody's, and they may be dropped with their connection.
-        self._quota.take(connection, 1, len(frame.body))
-
-        def done(code: ResponseCode, count: int, records: BytesLike) -> None:
-            left = self._reading.pop(connection) - wanted
-            if left:
-                self._reading[connection] = left
-            self._quota.give(connection, 1, len(frame.body))
-            self._read_answer(connection, frame, request, code, count, records)
-            self._slow.gave(connection, len(records))
-
-        committed = self._driver.replica.committed_index
-        self._reads.committed(request.from_index, wanted, committed, done)
-
-    def _read_answer(
-        self, connection: Connection, frame: Frame, request: ReadRequest, code: ResponseCode, count: int,
-        records: BytesLike,
-    ) -> None:  # fmt: skip
-        replica = self._driver.replica
-        trimmed = code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
-        first_index = replica.store.begin_index if trimmed else request.from_index
-        numbers = (replica.committed_index, first_index, replica.store.end_index)
-        connection.answer(frame, *encode_read_answer(ReadAnswer(code, *numbers, count, records)))
-
     # --- DLedger's JSON -----------------------------------------------------------------------------------------
     def base(self, request: Mapping[str, Any], code: ResponseCode, **more: Any) -> dict[str, Any]:
         """A refusal as DLedger writes it: the request's own base fields, the code, the leader as known here."""
@@ -339,7 +286,6 @@ class ClientRequests:
             connection.answer(frame, dump(self.base(fields.values, code, entries=[])))
 
         def found(code: ResponseCode, count: int, records: BytesLike) -> None:
-            self._quota.give(connection, 1, len(frame.body))
             if code is not ResponseCode.SUCCESS or count == 0:
                 refuse(ResponseCode.INDEX_OUT_OF_RANGE if code is ResponseCode.SUCCESS else code)
                 return
@@ -347,10 +293,11 @@ class ClientRequests:
             connection.answer(frame, dump({"code": 200, "entries": [entry], "group": self._group, "term": -1}))
 
         def confirmed(outcome: ReadOutcome) -> None:
+            self._quota.give(connection, 1, len(frame.body))
             if outcome.code is not ResponseCode.SUCCESS:
-                found(outcome.code, 0, b"")
+                refuse(outcome.code)
             else:
-                self._reads.committed(begin_index, 1, self._driver.replica.committed_index, found)
+                self.reads.one(connection, frame, begin_index, found)
 
         if refused is not None:
             refuse(refused)

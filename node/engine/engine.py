@@ -24,6 +24,7 @@ from node.engine.action_trail import ActionTrail
 from node.engine.applier import Applier, Machine
 from node.engine.awaited_reads import AwaitedReads
 from node.engine.client_requests import ClientRequests
+from node.engine.cold_turns import ColdTurns
 from node.engine.committed_stream import CommittedStreams
 from node.engine.duties import Duties
 from node.engine.events import EventRing, EventSink, no_sink
@@ -93,9 +94,10 @@ class Engine:
         if self._tls_files is not None:
             self.introspection.certificates = lambda: self.process.port.certificates.view(self.replica.peers.of)
         quota = Quota(self.process.share.requests)
+        slow = SlowRequests(self._loop, self.now_ns)
         self.client_requests = ClientRequests(
-            self, self.duties.reads, self.introspection, quota, self._status, client_access(settings),
-            SlowRequests(self._loop, self.now_ns), self.process.port.places.counts.refused,
+            self, self.duties.reads, self.introspection, quota, self._status, client_access(settings), slow,
+            ColdTurns(self._loop, self.now_ns, slow), self.process.port.places.counts.refused,
         )  # fmt: skip
         self.files = member_files(settings, self.process.port, self.links, self.client_requests, self.note)
         self.introspection.files = self.files
@@ -116,7 +118,7 @@ class Engine:
         self.streams = CommittedStreams(self.replica, self.now_ns, lambda: self.duties.held.closed)
         self.client_requests.serve(RequestCode.COMMITTED_STREAM, self.streams.handle)
         self.client_requests.when_closed.append(self.streams.closed)
-        self.awaited = AwaitedReads(self.replica, self.client_requests.read)
+        self.awaited = AwaitedReads(self.replica, self.client_requests.reads.read)
         self.client_requests.serve(RequestCode.AWAITED_READ, self.awaited.handle)
         self.client_requests.when_closed.append(self.awaited.closed)
         self.proposals = Proposals(self.replica, self._done)

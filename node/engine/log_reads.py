@@ -13,6 +13,13 @@ from node.store.log_store import LogStore
 
 READ_BYTES_MAX: Final = 1024 * 1024
 Found = Callable[[ResponseCode, int, BytesLike], None]  # code, count, records
+# When a read of the disk may begin: it is given how to begin it (with what is to be called at its end), or to leave it.
+Turn = Callable[[Callable[[Callable[[], None]], None], Callable[[], None]], None]
+
+
+def at_once(read: Callable[[Callable[[], None]], None], _leave: Callable[[], None]) -> None:
+    """For whoever the threads are there for."""
+    read(lambda: None)
 
 
 class LogReads:
@@ -21,7 +28,9 @@ class LogReads:
     def __init__(self, store: LogStore, disk: Disk) -> None:
         self._store, self._disk = store, disk
 
-    def committed(self, from_index: int, limit_bytes: int, committed_index: int, done: Found) -> None:
+    def committed(
+        self, from_index: int, limit_bytes: int, committed_index: int, done: Found, turn: Turn = at_once
+    ) -> None:
         """Records from `from_index` up to `committed_index`, none above it, none that are damaged here (S6).
 
         A range that begins in damage is DISK_ERROR; one that runs into it ends before it.
@@ -52,7 +61,14 @@ class LogReads:
             else:
                 done(ResponseCode.SUCCESS, *cut_at(found, from_index, committed_index))
 
-        self._disk.read_slab(from_index, wanted, finished)
+        def read(ended: Callable[[], None]) -> None:
+            def both(found: Slab | None, error: str) -> None:
+                ended()
+                finished(found, error)
+
+            self._disk.read_slab(from_index, wanted, both)
+
+        turn(read, lambda: done(ResponseCode.DISK_ERROR, 0, b""))
 
     def position(self, index: int, done: Callable[[int], None]) -> None:
         """Where the entry is; -1 where it is not here, or cannot be read any more."""

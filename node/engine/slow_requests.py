@@ -5,9 +5,10 @@ most half of the loop's time, however many wait: for as long as they took, none 
 have taken little yet an eighth: a flood of these is no reason for a leader to be late; a connection's are served in
 their order, and not while it has more answers to take than `ahead_bytes` says: as much as it took before, so that a new
 connection that takes nothing costs little, however often another one follows it; of those that take nothing a few are
-looked at again at a time, in turns; those of a connection that ended are dropped at once; how many wait of each is
-bounded, and more closely while many connections have some: each is several objects, and hundreds of thousands of them
-hold up the loop by being made, looked at by the collector, and freed.
+looked at again at a time, in turns; those of a connection that ended are dropped at once; while one of a connection's
+reads the disk (`cold_turns.py`), its others wait; how many wait of each is bounded, and more closely while many
+connections have some: each is several objects, and hundreds of thousands of them hold up the loop by being
+made, looked at by the collector, and freed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class SlowRequests:
         self._next_ns = 0  # until then the loop is everything else's
         self._waiting: dict[Connection, deque[Callable[[], None]]] = {}
         self._not_taking: dict[Connection, deque[Callable[[], None]]] = {}  # not looked at before `_look_again_ns`
+        self._parked: dict[Connection, deque[Callable[[], None]]] = {}  # a read of the disk is under way of each
         self._look_again_ns = 0
         self._due = False
         self._count = 0  # of all that wait
@@ -54,7 +56,7 @@ class SlowRequests:
         """Serves it in a later turn."""
         if connection.closed:
             return
-        waiting = self._not_taking.get(connection)
+        waiting = self._not_taking.get(connection, self._parked.get(connection))
         if waiting is None:
             waiting = self._waiting.setdefault(connection, deque())
         waiting.append(serve)
@@ -66,16 +68,33 @@ class SlowRequests:
 
     def now_or_later(self, connection: Connection, serve: Callable[[], None]) -> None:
         """Serves it at once where nothing waits and the loop has had its time: most reads are of one at a time."""
-        if self._waiting or self._due or connection in self._not_taking or self._now_ns() < self._next_ns:
+        is_held = connection in self._not_taking or connection in self._parked
+        if self._waiting or self._due or is_held or self._now_ns() < self._next_ns:
             self.add(connection, serve)
         else:
             self._serve(connection, serve)
 
     def drop(self, connection: Connection) -> None:
         """It has ended: what waits of it goes at once, not when its turn would have come."""
-        for group in (self._waiting, self._not_taking):
+        for group in (self._waiting, self._not_taking, self._parked):
             self._count -= len(group.pop(connection, ()))
         self._given_bytes.pop(connection, None)
+
+    def park(self, connection: Connection) -> None:
+        """Nothing more of it is served until `unpark`."""
+        waiting = self._waiting.pop(connection, None) or self._not_taking.pop(connection, None)
+        self._parked[connection] = deque() if waiting is None else waiting
+
+    def unpark(self, connection: Connection) -> None:
+        """What waits of it meanwhile goes behind that of the others."""
+        waiting = self._parked.pop(connection, None)
+        if waiting:
+            self._waiting[connection] = waiting
+            self._look_soon()
+
+    def share_of(self, connection: Connection) -> int:
+        """What is done for it takes one part in so many of the time."""
+        return SHARE_OF_NEW if self._given_bytes.get(connection, 0) < NEW_BYTES else SHARE
 
     def gave(self, connection: Connection, answer_bytes: int) -> None:
         """A long answer was sent there."""
@@ -115,7 +134,7 @@ class SlowRequests:
         self._look_soon()
 
     def _serve(self, connection: Connection, serve: Callable[[], None]) -> None:
-        share = SHARE_OF_NEW if self._given_bytes.get(connection, 0) < NEW_BYTES else SHARE
+        share = self.share_of(connection)
         began_ns = self._now_ns()
         self._due = True  # what comes meanwhile waits as well
         try:

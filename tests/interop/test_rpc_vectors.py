@@ -225,10 +225,16 @@ class Serving:
         settings = load_settings(overrides | {"node.data": str(directory)}, None, {})
         look = Introspection(settings, store, EventRing("b"), "b")
         status = lambda: self.replica.status(self.now)  # noqa: E731
-        at_once: Any = SimpleNamespace(add=lambda _connection, serve: serve(), drop=lambda _connection: None)
+        at_once: Any = SimpleNamespace(
+            add=lambda _connection, serve: serve(), now_or_later=lambda _connection, serve: serve(),
+            drop=lambda _connection: None,
+        )  # fmt: skip
+        cold: Any = SimpleNamespace(add=lambda _connection, read, _cancel: read(lambda: None))
         access = Access(None, (), ())
         self.proposals: Any = SimpleNamespace(add=self.propose)
-        self.serving = ClientRequests(self, LogReads(store, disk), look, Quota(), status, access, at_once, Counter())
+        self.serving = ClientRequests(
+            self, LogReads(store, disk), look, Quota(), status, access, at_once, cold, Counter()
+        )
         self.disk = disk
 
     def propose(self, origin: object, proposal: Proposal, ordered: bool) -> None:

@@ -10,6 +10,7 @@ ENGINE = "node.engine.engine:Engine."
 DUTIES = "node.engine.duties:Duties."
 DISK = "node.engine.disk:Disk."
 REQUESTS = "node.engine.client_requests:ClientRequests."
+READS = "node.engine.client_reads:ClientReads."
 CONNECTION = "node.transport.connection:Connection."
 QUIET = {
     "partition": 0.0, "asymmetric": 0.0, "isolate_leader": 0.0, "reset": 0.0, "slow_link": 0.0, "pause": 0.0,
@@ -120,9 +121,9 @@ REQUESTS_AND_LINKS = (
         "C1",
         "a read shows entries that are not committed",
         Edit(
-            REQUESTS + "_read_records",
-            "committed = self._driver.replica.committed_index",
-            "committed = MUTANT.instead(self._driver.replica.committed_index, self._driver.replica.store.end_index)",
+            READS + "_read_records",
+            "committed = self._log.replica.committed_index",
+            "committed = MUTANT.instead(self._log.replica.committed_index, self._log.replica.store.end_index)",
         ),
         UNREST,
     ),
@@ -130,9 +131,7 @@ REQUESTS_AND_LINKS = (
         "requests_reads_unasked",
         "C1",
         "a linearizable read is served without asking the quorum",
-        swapped(
-            REQUESTS + "_fast_read", "request.mode is ReadMode.UNSAFE", "self._driver.replica.leader_id is not None"
-        ),
+        swapped(READS + "handle", "request.mode is ReadMode.UNSAFE", "self._log.replica.leader_id is not None"),
         {**UNREST, "reads": 30.0},
     ),
     _driver(

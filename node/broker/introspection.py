@@ -20,7 +20,7 @@ from typing import Any, Final
 from node.background import Background
 from node.broker.group_lag import GroupLag
 from node.broker.requests.context import Context
-from node.broker.requests.lookups import has_key
+from node.broker.requests.key_queries import READ_BYTES_MAX, has_key
 from node.broker.topic_sizes import TopicSizes
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.record import decode_record, parse_message_id
@@ -236,11 +236,17 @@ class Introspection:
     async def _by_key(self, asked: Asked) -> Reply:
         topic, key, limit = str(asked["topic"]), str(asked["key"]), limit_of(asked, MESSAGES_MAX)
         found: list[BytesLike] = []
-        size_bytes = 0
+        size_bytes = read_bytes = 0
         for record in self._context.store.reads.query(topic, key, limit, asked.get("from_ms"), asked.get("to_ms")):
+            if record is None:
+                await asyncio.sleep(0)
+                continue
             if has_key(decode_record(record), topic, key) and size_bytes + len(record) <= RECORDS_BYTES_MAX:
                 found.append(record)
                 size_bytes += len(record)
+            read_bytes += len(record)
+            if read_bytes > READ_BYTES_MAX:
+                break
         return _records(found, None)
 
     async def _by_time(self, asked: Asked) -> Reply:

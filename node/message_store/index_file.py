@@ -28,6 +28,7 @@ ENTRY: Final = struct.Struct(">iqii")  # the same as a row of
 ENTRY_DTYPE: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 ENTRY_BYTES: Final[int] = ENTRY_DTYPE.itemsize  # 20
 LOOKED_AT: Final = 256  # entries by which the number of slots is found
+STEP_ENTRIES: Final = 1024  # that are looked at in one step: some 2 ms
 ENTRIES_A_SLOT: Final = 4  # maxIndexNum 20,000,000 / maxHashSlotNum 5,000,000, RocketMQ's defaults
 
 
@@ -74,6 +75,7 @@ class IndexFile:
         self.capacity = (len(data) - begin) // ENTRY_BYTES
         if not 0 <= self.head.index_count <= self.capacity:
             raise MessageFormatError(f"{self.head.index_count} entries in a file that has room for {self.capacity}")
+        self._data, self._begin = data, begin
         self._entries: npt.NDArray[Any] = np.frombuffer(data, ENTRY_DTYPE, max(self.head.index_count, 1), begin)
 
     @property
@@ -83,15 +85,20 @@ class IndexFile:
 
     def places(self, key_hash: int, begin_ms: int | None = None, end_ms: int | None = None) -> Iterator[int]:
         """Offsets of the messages whose key may hash so, newest first, stored in `begin_ms`..`end_ms`."""
-        count = self.head.index_count
+        return (offset for offset in self.steps(key_hash, begin_ms, end_ms) if offset is not None)
+
+    def steps(self, key_hash: int, begin_ms: int | None = None, end_ms: int | None = None) -> Iterator[int | None]:
+        """The same, with a None after each STEP_ENTRIES: all messages of a queue may have one key, and most of these
+        may have been stored later than is asked for."""
+        count, first_ms, row = self.head.index_count, self.head.begin_timestamp_ms, ENTRY.unpack_from
         number = int(self.slots[key_hash % self.slot_count])
-        for _ in range(count):
+        for looked_at in range(1, count + 1):
             if not 0 < number < count:
                 return
-            found, offset, seconds, previous = (int(one) for one in self._entries[number])
+            found, offset, seconds, previous = row(self._data, self._begin + number * ENTRY_BYTES)
             if seconds < 0:
                 return
-            at_ms = self.head.begin_timestamp_ms + seconds * 1000
+            at_ms = first_ms + seconds * 1000
             if begin_ms is not None and at_ms < begin_ms - 999:
                 return
             if found == key_hash and (end_ms is None or at_ms <= end_ms):
@@ -99,6 +106,8 @@ class IndexFile:
             if previous == number:
                 return
             number = previous
+            if not looked_at % STEP_ENTRIES:
+                yield None
 
 
 def file_bytes(slots: int, entries: int) -> int:

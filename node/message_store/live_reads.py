@@ -9,7 +9,7 @@ Invariants: a read takes no longer than the units it looks at; statuses and next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -38,6 +38,7 @@ IN_MEMORY: Final = (262_144, 32)  # bytes and messages that one answer takes, wh
 ON_DISK: Final = (65_536, 8)  # ... and where they are not
 READ_BYTES_MAX: Final = 262_144  # one read of a file brings the records of an answer that lie within so much ...
 GAP_BYTES_MAX: Final = 8_192  # ... with no more than this between two: what other queues have there is read in vain
+TIME_BYTES: Final = HEAD_BYTES + 20 + 8  # of a record's beginning: up to its storeTimestamp, behind a host of IPv6
 UNITS_LOOKED_AT: Final = 800  # maxFilterMessageSize 16000: units that a filter may pass over in one answer
 
 
@@ -240,17 +241,22 @@ class LiveReads:
 
     def query(
         self, topic: str, key: str, limit: int = QUERY_MAX, begin_ms: int | None = None, end_ms: int | None = None
-    ) -> list[BytesLike]:
-        """Records whose key's hash is this one's, ascending: the caller compares keys."""
-        found: list[BytesLike] = []
+    ) -> Iterator[BytesLike | None]:
+        """Records whose key's hash is this one's, the newest `limit`, ascending: the caller compares keys, and ends
+        when it has enough. There is a None wherever somebody else may have a turn."""
+        offsets: list[int] = []
         if not self.end_offset():  # nor need there be a log yet
-            return found
-        for offset in self._indexed().query(topic, key, limit, begin_ms, end_ms):
+            return
+        for offset in self._indexed().query_steps(topic, key, limit, begin_ms, end_ms):
+            if offset is None:
+                yield None
+            else:
+                offsets.append(offset)
+        for offset in sorted(offsets):
             try:
-                found.append(self.message_at(offset))
+                yield self.message_at(offset)
             except MessageStoreError:
                 continue  # expired
-        return found
 
     def _indexed(self) -> MessageStore:
         """The store, with the sizes by which its index is written: a file of few entries does not show its slots."""
@@ -269,9 +275,10 @@ class LiveReads:
     def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message of that queue offset was stored; -1 where it cannot be read."""
         for place, size, _code in self.units(topic, queue_id, offset, 1):
-            record = self.record(place, size)
-            if record is not None:
-                return store_time_of(record)
+            kept = self._recent.read(place, size)  # else its beginning alone: a body may have megabytes
+            head: BytesLike = kept if kept is not None else self._from_file(place, TIME_BYTES, TIME_BYTES)
+            if _begins_record(head, size):
+                return store_time_of(head)
         return -1
 
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -312,7 +319,12 @@ class _Near:
 
 def _is_record(data: BytesLike, size_bytes: int) -> bool:
     """Whether it is one whole record of that length."""
-    if not RECORD_BYTES_MIN <= len(data) == size_bytes:
+    return len(data) == size_bytes and _begins_record(data, size_bytes)
+
+
+def _begins_record(data: BytesLike, size_bytes: int) -> bool:
+    """Whether it is the beginning of one of that length, at least up to its time."""
+    if size_bytes < RECORD_BYTES_MIN or len(data) < TIME_BYTES:
         return False
     size, magic = SIZE_AND_MAGIC.unpack_from(data)
     return size == size_bytes and is_record_magic(magic)

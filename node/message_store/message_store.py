@@ -176,17 +176,22 @@ class MessageStore:
         self, topic: str, key: str, limit: int = QUERY_MAX, begin_ms: int | None = None, end_ms: int | None = None
     ) -> list[int]:
         """Offsets whose key hashes like this one, ascending, as a broker gives them: the newest `limit`."""
-        found: list[int] = []
-        hashed = key_hash(topic, key)
+        return sorted(one for one in self.query_steps(topic, key, limit, begin_ms, end_ms) if one is not None)
+
+    def query_steps(
+        self, topic: str, key: str, limit: int = QUERY_MAX, begin_ms: int | None = None, end_ms: int | None = None
+    ) -> Iterator[int | None]:
+        """The same, newest first, with a None wherever somebody else may have a turn."""
+        left, hashed = limit, key_hash(topic, key)
         for _name, file in self.index_files(newest_first=True):
             if end_ms is None or file.head.begin_timestamp_ms <= end_ms:
-                for offset in file.places(hashed, begin_ms, end_ms):
-                    found.append(offset)
-                    if len(found) >= limit:
-                        return sorted(found)
+                for offset in file.steps(hashed, begin_ms, end_ms):
+                    if offset is not None and left <= 0:
+                        return
+                    left -= offset is not None
+                    yield offset
             if begin_ms is not None and file.head.begin_timestamp_ms < begin_ms:
-                break
-        return sorted(found)
+                return
 
     def by_key(
         self, topic: str, key: str, limit: int = QUERY_MAX, begin_ms: int | None = None, end_ms: int | None = None

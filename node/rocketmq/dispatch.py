@@ -70,8 +70,10 @@ class Call:
         peer.note_open(1, len(request.body))
 
     def hold(self) -> None:
-        """It waits for something that may be long in coming (a message): it is not work that is under way."""
+        """It waits for something that may be long in coming (a message): it is not work that is under way. Its header
+        and body are let go: nothing counts them meanwhile."""
         self.peer.note_open(-1, len(self.request.body))
+        self.request = self.request._replace(fields=None, body=b"")
 
     def resume(self) -> None:
         self.peer.note_open(1, len(self.request.body))

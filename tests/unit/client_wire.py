@@ -57,7 +57,7 @@ class FakePeer:
     """A connection without a socket: what is sent over it goes through the codec and is kept."""
 
     def __init__(self, address: str = "127.0.0.1:40000") -> None:
-        self.address, self.closed, self.sent, self.open = address, False, list[Command](), 0
+        self.address, self.closed, self.sent, self.open, self.open_bytes = address, False, list[Command](), 0, 0
 
     def send(self, command: Command) -> None:
         self.sent.append(decode(encode(command)))
@@ -67,6 +67,7 @@ class FakePeer:
 
     def note_open(self, change: int, body_bytes: int) -> None:
         self.open += change
+        self.open_bytes += change * body_bytes
 
     def ask(self, dispatcher: Dispatcher, request: Command) -> Command | None:
         """What it is answered at once; None: nothing."""

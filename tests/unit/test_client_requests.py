@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from node.broker.group_lag import GroupLag, averagely
-from node.broker.requests import clients, groups, locks, pulls, topics
+from node.broker.requests import clients, groups, held_pulls, key_queries, locks, pulls, topics
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity
 from node.broker.requests.sends import CODES
@@ -130,7 +130,7 @@ def test_a_held_pull_is_answered_when_its_time_is_over_or_when_others_tags_came(
 def test_held_pulls_are_bounded_in_number_and_time_and_end_with_their_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pulls, "HELD_MAX", 2)
+    monkeypatch.setattr(held_pulls, "HELD_MAX", 2)
 
     def work(broker: Broker) -> None:
         broker.send()
@@ -148,6 +148,107 @@ def test_held_pulls_are_bounded_in_number_and_time_and_end_with_their_connection
         assert two.sent == []
 
     story(work)
+
+
+def test_whoever_has_most_pulls_waiting_makes_room_for_who_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_pulls, "HELD_MAX", 6)
+
+    def work(broker: Broker) -> None:
+        broker.send()
+        crowd, one = FakePeer(), FakePeer()
+        for _ in range(6):
+            assert broker.pull(crowd, 1) is None
+        for had in range(3):  # they share the room alike, and the longest waiting ones go
+            assert broker.pull(one, 1) is None
+            assert [answer.opaque for answer in crowd.sent] == list(range(2, 3 + had))
+        refused = broker.pull(one, 1)
+        assert refused is not None and refused.code == 19
+        assert broker.pull(FakePeer(), 1) is None
+        assert broker.requests.pulls.held == 6
+        assert one.open == crowd.open == 0
+
+    story(work)
+
+
+def test_pulls_that_wait_take_bounded_memory_whatever_came_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = " || ".join(f"tag-{number}" for number in range(1000))
+    room = 4 * (held_pulls.PULL_BYTES + held_pulls.CHARACTER_BYTES * (len(tags) + 1))
+    monkeypatch.setattr(held_pulls, "HELD_BYTES_MAX", room)
+
+    def work(broker: Broker) -> None:
+        broker.send()
+        one = FakePeer()
+        fields = pull_fields(1) | {"sysFlag": "6", "subscription": tags, "more": "m" * 30_000}
+        answers = [broker.ask(one, Request.PULL_MESSAGE, fields, bytes(100_000)) for _ in range(5)]
+        assert [answer and answer.code for answer in answers] == [None] * 4 + [19]
+        held = broker.requests.pulls._held.of_peer(one)
+        assert [(each.call.request.body, each.call.request.fields) for each in held] == [(b"", None)] * 4
+        broker.requests.gone(one)
+        assert (one.open, one.open_bytes) == (0, 0)
+        assert broker.pull(one, 1, subscription=tags) is None
+
+    story(work)
+
+
+@pytest.mark.parametrize("expression", ["||".join(map(str, range(1025))), "t" * 16_385])
+def test_a_pull_has_no_more_tags_than_a_heartbeat_may(expression: str) -> None:
+    def work(broker: Broker) -> None:
+        broker.send()
+        answer = broker.pull(FakePeer(), 1, subscription=expression)
+        assert answer is not None
+        assert (answer.code, answer.remark) == (
+            23, "parse the consumer's subscription failed: 1024 tags and 16384 characters at most",
+        )  # fmt: skip
+
+    story(work)
+
+
+@pytest.mark.parametrize("why", ["a message", "their time"])
+def test_a_crowd_that_waits_is_answered_some_in_each_turn(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    monkeypatch.setattr(pulls, "LOOKS_A_TURN", 10)
+
+    async def run() -> None:
+        broker = Broker()
+        broker.send()
+        crowd, tagged, other = FakePeer(), FakePeer(), FakePeer()
+        for _ in range(25):
+            assert broker.pull(crowd, 1) is None
+        assert broker.pull(tagged, 1, subscription="A") is None
+        assert broker.pull(other, 1, subscription="B") is None
+        if why == "a message":
+            broker.send(i="TAGS\x01A")
+        else:
+            broker.later(pulls.HOLD_MS_MAX)
+        counts = [len(crowd.sent)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+            counts.append(len(crowd.sent))
+        assert counts == [10, 20, 25, 25]
+        assert len(tagged.sent) == 1
+        assert len(other.sent) == (why == "their time")
+        broker.send(i="TAGS\x01B")
+        assert len(other.sent) == 1
+
+    asyncio.run(run())
+
+
+def test_answers_to_a_crowd_are_bounded_in_a_turn_by_their_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulls, "WOKEN_BYTES_A_TURN", 2500)
+
+    async def run() -> None:
+        broker = Broker()
+        broker.send()
+        crowd = FakePeer()
+        for _ in range(5):
+            assert broker.pull(crowd, 1) is None
+        broker.send(bytes(1000))
+        counts = [len(crowd.sent)]
+        for _ in range(2):
+            await asyncio.sleep(0)
+            counts.append(len(crowd.sent))
+        assert counts == [3, 5, 5]
+
+    asyncio.run(run())
 
 
 def test_a_held_pull_of_a_group_that_is_gone_says_so() -> None:
@@ -205,6 +306,54 @@ def notes(peer: FakePeer) -> int:
     return sum(one.code == Request.NOTIFY_CONSUMER_IDS_CHANGED and not one.is_response for one in peer.sent)
 
 
+# --- by key -----------------------------------------------------------------------------------------------------------
+def by_key(key: str, end_ms: int = 1 << 60) -> dict[str, str]:
+    return {"topic": "TopicTest", "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(end_ms)}
+
+
+def test_a_long_question_by_key_takes_turns_with_those_of_others() -> None:
+    async def run() -> None:
+        broker = Broker()
+        broker.store.step = 4
+        for number in range(40):  # each question takes 10 steps
+            broker.send(b"%d" % number, i=f"KEYS\x01k{number}")
+        crowd, one, gone = FakePeer(), FakePeer(), FakePeer()
+        for number in range(30):
+            assert broker.ask(crowd, Request.QUERY_MESSAGE, by_key(f"k{number}")) is None
+        assert broker.ask(one, Request.QUERY_MESSAGE, by_key("k7")) is None
+        assert broker.ask(gone, Request.QUERY_MESSAGE, by_key("k7")) is None
+        broker.requests.gone(gone)
+        assert (one.open, crowd.open, gone.open) == (1, 30, 0)
+        turns = 0
+        while not one.sent:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns <= 2 * 11, "two connections ask"
+        assert [decode_record(answer.body).body for answer in one.sent] == [b"7"]
+        assert len(crowd.sent) <= 1
+        for _ in range(30 * 11):
+            await asyncio.sleep(0)
+        bodies = [decode_record(answer.body).body for answer in crowd.sent]
+        assert bodies == [b"%d" % number for number in range(30)], "each connection's in their order"
+        assert (one.open, crowd.open, gone.sent) == (0, 0, [])
+
+    asyncio.run(run())
+
+
+def test_one_answer_by_key_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_queries, "READ_BYTES_MAX", 3500)
+
+    def work(broker: Broker) -> None:
+        for number in range(3):
+            broker.send(bytes([number]) * 2000, i="KEYS\x01same")
+        answer = broker.answered(FakePeer(), Request.QUERY_MESSAGE, by_key("same"))
+        assert len(answer.body) < 2 * 2500, "two of them"
+        nothing = broker.answered(FakePeer(), Request.QUERY_MESSAGE, by_key("other"))
+        assert (nothing.code, nothing.remark) == (22, "can not find message, maybe time range not correct")
+
+    story(work)
+
+
 def test_all_of_a_group_hear_who_comes_and_goes() -> None:
     def work(broker: Broker) -> None:
         one, two = FakePeer(), FakePeer()
@@ -224,6 +373,69 @@ def test_all_of_a_group_hear_who_comes_and_goes() -> None:
         broker.later(clients.EXPIRES_AFTER_MS + 1)
         none = broker.answered(one, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
         assert (none.code, none.remark) == (1, "no consumer for this group, G")
+
+    story(work)
+
+
+def test_a_group_that_changes_over_and_over_hears_of_it_now_and_then_and_of_the_last_change() -> None:
+    def work(broker: Broker) -> None:
+        crowd = [FakePeer() for _ in range(100)]
+        for number, peer in enumerate(crowd):
+            broker.beats(peer, f"c{number}", Subscription("TopicTest", version=1))
+        broker.later(1000)
+        broker.later(1000)
+        heard = notes(crowd[0])
+        for version in range(2, 200):
+            topics_ = [Subscription(f"T{one}", version=version) for one in range(1 + version % 2)]
+            broker.beats(crowd[1], "c1", *topics_)
+        assert notes(crowd[0]) == heard + 1
+        broker.later(1000)
+        assert notes(crowd[0]) == heard + 2, "of the last change it hears all the same"
+        broker.later(1000)
+        assert notes(crowd[0]) == heard + 2
+
+    story(work)
+
+
+def test_what_clients_want_takes_bounded_memory_and_who_takes_most_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = Subscription("TopicTest", "e" * 1000, tags=("t" * 100_000,), codes=(1,), version=1)
+    each = clients.CLIENT_BYTES + clients._bytes_of(wish)
+    monkeypatch.setattr(clients, "CLIENTS_BYTES_MAX", 4 * each + 100)
+
+    def work(broker: Broker) -> None:
+        known = broker.context.clients
+        crowd, one = FakePeer(), FakePeer()
+
+        def beat(peer: FakePeer, group: str) -> int:
+            said = Heartbeat("c", (), (ConsumerData(group, (wish,)),))
+            return broker.answered(peer, Request.HEART_BEAT, None, said.encode()).code
+
+        assert [beat(crowd, f"g{number}") for number in range(5)] == [0, 0, 0, 0, 1]
+        assert [beat(crowd, "g0") for _ in range(3)] == [0] * 3, "what is there already needs no more room"
+        kept = known.consumers["g0"].subscriptions["TopicTest"]
+        assert (kept.expression, kept.tags, kept.codes) == ("e" * 1000, (), ())
+        assert [beat(one, f"h{number}") for number in range(3)] == [0, 0, 1]
+        assert set(known.consumers) == {"g2", "g3", "h0", "h1"}
+        assert beat(one, "g2") == 1, "as many as anybody"
+        broker.requests.gone(crowd)
+        assert beat(one, "g2") == 0
+        broker.requests.gone(one)
+        assert (known.consumers, known._count, known._size_bytes, known._shares) == ({}, 0, 0, {})
+
+    story(work)
+
+
+def test_what_a_group_wants_is_charged_to_who_said_it_last_and_then_to_who_is_left() -> None:
+    def work(broker: Broker) -> None:
+        known, one, two = broker.context.clients, FakePeer(), FakePeer()
+        broker.beats(one, "c1", Subscription("TopicTest", "e" * 1000, version=1))
+        broker.beats(two, "c2", Subscription("TopicTest", "f" * 3000, version=2))
+        large = clients._bytes_of(known.consumers["G"].subscriptions["TopicTest"])
+        assert [known._shares[peer].size_bytes for peer in (one, two)] == [
+            clients.CLIENT_BYTES, clients.CLIENT_BYTES + large,
+        ]  # fmt: skip
+        broker.requests.gone(two)
+        assert known._shares[one].size_bytes == known._size_bytes == clients.CLIENT_BYTES + large
 
     story(work)
 

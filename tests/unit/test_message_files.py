@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.message_store import index_file as index_file_module
 from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.errors import MessageFormatError
 from node.message_store.index_file import (
@@ -109,6 +110,13 @@ def test_a_look_up_keeps_to_a_span_of_time() -> None:
     assert list(file.places(7, 1_005_000, 1_015_000)) == [200]
     assert list(file.places(7, None, 1_010_000)) == [200, 100]
     assert list(file.places(7, 1_010_000, None)) == [300, 200]
+
+
+def test_a_look_up_passes_over_so_many_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file_module, "STEP_ENTRIES", 3)
+    file = IndexFile(index_file([(7, 100, 0), *((7, 200 + number, 50) for number in range(8))]))
+    assert list(file.steps(7, None, 1_010_000)) == [None, None, 100, None]
+    assert list(file.places(7, None, 1_010_000)) == [100]
 
 
 @pytest.mark.parametrize("link", [2, 1, 0, -5, 1000])

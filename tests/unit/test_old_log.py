@@ -298,11 +298,11 @@ def test_everything_is_read_across_the_border(was_upgraded_by: str, classic: Pat
         old_key = next(key for one in records[:3] for key in one.index_keys)
         for key in ("new3", old_key):
             places = MessageStore(root).query("TopicTest", key)
-            assert [bytes(one) for one in broker.reads.query("TopicTest", key)] == [
+            assert [bytes(one) for one in broker.reads.query("TopicTest", key) if one] == [
                 bytes(broker.reads.message_at(place)) for place in places
             ]
             assert places
-        assert len(broker.reads.query("TopicTest", "new3")) == 1
+        assert len(list(broker.reads.query("TopicTest", "new3"))) == 1
         if was_upgraded_by == "us":
             assert broker.log.dispatcher is not None
             own = [one for one in records if one.physical_offset >= DIVIDED]

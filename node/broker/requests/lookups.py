@@ -1,4 +1,4 @@
-"""Offsets, and single messages: 12, 14, 15, 29 to 33."""
+"""Offsets, and single messages: 14, 15, 29 to 33."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ from typing import Final
 
 from node.broker.requests.context import Context
 from node.message_store.errors import MessageStoreError
-from node.message_store.properties import UNIQ_KEY, split_keys
-from node.message_store.record import MessageRecord, decode_record
-from node.protocol.entry import BytesLike
 from node.rocketmq.codes import Answer
 from node.rocketmq.dispatch import Call, Refusal, Reply
 from node.rocketmq.header_fields import read_header, write_header
 from node.rocketmq.headers import (
     OffsetAnswer,
-    QueryAnswer,
     QueryOffsetRequest,
-    QueryRequest,
     QueueRequest,
     SearchOffsetRequest,
     TimestampAnswer,
@@ -24,11 +19,7 @@ from node.rocketmq.headers import (
     ViewRequest,
 )
 
-QUERY_MAX: Final = 64
-UNIQUE_QUERY_MAX: Final = 32
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-NO_MESSAGE: Final = "can not find message, maybe time range not correct"
 
 
 class Lookups:
@@ -87,28 +78,6 @@ class Lookups:
             return Reply(body=self._context.store.reads.message_at(said.offset))
         except MessageStoreError:
             return Reply(Answer.SYSTEM_ERROR, None, f"can not find message by the offset, {said.offset}")
-
-    def query(self, call: Call) -> Reply:
-        said = read_header(QueryRequest, call.request.fields)
-        limit = UNIQUE_QUERY_MAX if said.unique_key_query else max(0, min(said.max_num, QUERY_MAX))
-        found: list[BytesLike] = []
-        size_bytes = 0
-        records = self._context.store.reads.query(
-            said.topic, said.key, limit, said.begin_timestamp, said.end_timestamp
-        )  # fmt: skip
-        for record in records:
-            if size_bytes + len(record) <= BODY_BYTES_MAX and has_key(decode_record(record), said.topic, said.key):
-                found.append(record)
-                size_bytes += len(record)
-        if not found:
-            raise Refusal(Answer.QUERY_NOT_FOUND, NO_MESSAGE, write_header(QueryAnswer(0, 0)))
-        return Reply(fields=write_header(QueryAnswer(*self._context.store.reads.index_end())), body=b"".join(found))
-
-
-def has_key(record: MessageRecord, topic: str, key: str) -> bool:
-    """The index knows hashes only."""
-    known = record.properties
-    return record.topic == topic and (key == known.get(UNIQ_KEY) or key in split_keys(known.get("KEYS")))
 
 
 def _offset(value: int) -> Reply:

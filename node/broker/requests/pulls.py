@@ -4,9 +4,10 @@ The order of checks, codes and texts are those of RocketMQ 4.9.8. A pull that fi
 message that it wants wakes it at once; every LOOK_MS it is tried again where the queue has grown at all (by messages of
 other tags), and when its time is over.
 
-Invariants: no pull is held longer than it asked for, nor longer than HOLD_MS_MAX; how many are held is bounded; each is
-answered once, and not at all when its connection has ended; an offset that rides on a pull counts only at a broker that
-is certainly the master, and never takes a group back.
+Invariants: no pull is held longer than it asked for, nor longer than HOLD_MS_MAX; how many are held is bounded
+(`held_pulls.py`); each is answered once, and not at all when its connection has ended; a message that many wait for
+wakes so many of them in one turn of the loop, and the others in the next ones; an offset that rides on a pull counts
+only at a broker that is certainly the master, and never takes a group back.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from node.broker.requests.clients import BROADCASTING
 from node.broker.requests.context import FAQ, Context
+from node.broker.requests.held_pulls import HeldPull, HeldPulls, Queue
 from node.message_store.consume_queue import PullStatus
-from node.message_store.live_reads import Got
-from node.rocketmq.bodies import PERM_READ, Subscription
+from node.message_store.java_text import tags_code
+from node.message_store.live_reads import UNITS_LOOKED_AT, Got
+from node.rocketmq.bodies import EXPRESSION_CHARS_MAX, PERM_READ, TAGS_MAX, Subscription
 from node.rocketmq.codes import Answer
-from node.rocketmq.dispatch import Call, Refusal, Reply
+from node.rocketmq.dispatch import Call, Peer, Refusal, Reply
 from node.rocketmq.header_fields import read_header, write_header
 from node.rocketmq.headers import PullAnswer, PullRequest
 
@@ -32,10 +34,13 @@ FLAG_SUSPEND: Final = 2
 FLAG_SUBSCRIPTION: Final = 4
 LOOK_MS: Final = 5_000
 HOLD_MS_MAX: Final = 60_000
-HELD_MAX: Final = 20_000
 MESSAGES_MAX: Final = 1024
 BYTES_MAX: Final = 4 * 1024 * 1024
+LOOKS_A_TURN: Final = 512  # at pulls that wait, by one turn of the loop ...
+WOKEN_BYTES_A_TURN: Final = 4 * 1024 * 1024  # ... and the bodies of the answers that are made in it, and one more
+ENDS_SEEN_MAX: Final = 64
 TAG: Final = "TAG"
+NOT_PARSED: Final = "parse the consumer's subscription failed"
 TO_MASTER: Final = "this broker is a slave, and its master is there: pull from that one"
 CODES: Final[Mapping[PullStatus, int]] = {
     PullStatus.FOUND: Answer.SUCCESS,
@@ -48,25 +53,21 @@ CODES: Final[Mapping[PullStatus, int]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A pull that waits. `looked_upto`: no message that it wants lies below."""
-
-    call: Call
-    said: PullRequest
-    tags: frozenset[str] | None
-    until_ms: int
-    look_at_ms: int
-    looked_upto: int
-
-
 class Pulls:
     """See the module's docstring."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._held: dict[tuple[str, int], dict[_Held, None]] = {}
-        self.held = 0
+        self._held = HeldPulls()
+        self._grown: dict[Queue, None] = {}  # queues that have got messages, and are to be looked at
+        self._over: list[HeldPull] = []  # who waits no longer, and is to be answered, the next one last
+        self._looking: list[HeldPull] = []  # of one queue, who is still to be looked at, the next one last
+        self._codes: dict[int, list[int]] = {}  # that queue's hashes of tags, behind an offset
+        self._goes_on = False  # in the next turn
+
+    @property
+    def held(self) -> int:
+        return self._held.count
 
     def pull(self, call: Call) -> Reply | None:
         return self._try(call, read_header(PullRequest, call.request.fields), first=True)
@@ -171,69 +172,106 @@ class Pulls:
 
     # --- waiting ------------------------------------------------------------------------------------------------
     def _hold(self, call: Call, said: PullRequest, tags: frozenset[str] | None) -> bool:
-        if self.held >= HELD_MAX or call.request.is_one_way:
+        if call.request.is_one_way:
             return False
         now = self._context.now_ms()
         until = now + max(0, min(said.suspend_timeout_millis, HOLD_MS_MAX))
-        held = _Held(call, said, tags, until, now + LOOK_MS, said.queue_offset)
-        self._held.setdefault((said.topic, said.queue_id), {})[held] = None
-        self.held += 1
+        codes = None if tags is None else frozenset(map(tags_code, tags))
+        held = HeldPull(call, said, codes, until, now + LOOK_MS, said.queue_offset)
+        for other in self._held.make_room(held):
+            self._answer_again(other)
+        if not self._held.has_room(held):
+            return False
         call.hold()
+        self._held.add(held)
         return True
 
-    def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
-        """These have got messages."""
-        for key in queues:
-            if key in self._held:
-                for held in list(self._held[key]):
-                    if self._is_wanted(held):
-                        self._again(held)
+    def arrived(self, queues: Iterable[Queue]) -> None:
+        """These have got messages. Who waits for them hears of it in this turn, but for those beyond LOOKS_A_TURN."""
+        for queue in queues:
+            if queue in self._held.of_queue:
+                self._grown[queue] = None
+        self._look_now()
 
-    def _is_wanted(self, held: _Held) -> bool:
-        said = held.said
-        if held.tags is None:
-            return self._context.store.reads.max_offset(said.topic, said.queue_id) > said.queue_offset
-        got = self._context.store.reads.get(said.topic, said.queue_id, held.looked_upto, 1, tags=held.tags)
-        if got.status is PullStatus.NO_MATCHED_MESSAGE:
-            held.looked_upto = got.next_offset
-        return got.status is PullStatus.FOUND
+    def _look_now(self) -> None:
+        if not self._goes_on:
+            self._look_on()
+
+    def _look_on(self) -> None:
+        looks, room_bytes = LOOKS_A_TURN, WOKEN_BYTES_A_TURN
+        while self._over or self._looking or self._grown:
+            if not self._over and not self._looking:
+                queue = next(iter(self._grown))
+                del self._grown[queue]
+                self._looking = list(reversed(self._held.of_queue.get(queue, {})))
+                self._codes.clear()
+                continue
+            if looks <= 0 or room_bytes <= 0:
+                self._goes_on = True
+                asyncio.get_running_loop().call_soon(self._look_on)
+                return
+            looks -= 1
+            is_over = bool(self._over)
+            held = self._over.pop() if is_over else self._looking.pop()
+            if held.is_held and (is_over or self._is_wanted(held)):
+                room_bytes -= self._again(held)
+        self._goes_on = False
+
+    def _is_wanted(self, held: HeldPull) -> bool:
+        """By hashes alone: those who wait behind the same message share one look at the queue."""
+        said, reads = held.said, self._context.store.reads
+        if held.codes is None:
+            return reads.max_offset(said.topic, said.queue_id) > said.queue_offset
+        codes = self._codes.get(held.looked_upto)
+        if codes is None:
+            if len(self._codes) >= ENDS_SEEN_MAX:
+                self._codes.clear()
+            units = reads.units(said.topic, said.queue_id, held.looked_upto, UNITS_LOOKED_AT)
+            codes = self._codes[held.looked_upto] = [code for _place, _size, code in units]
+        if not held.codes.isdisjoint(codes):
+            return True
+        held.looked_upto += len(codes)
+        return False
 
     def look(self) -> None:
         """Now and then: whose time is over, and whose queue has grown by what it does not want."""
+        if self._over:  # those of the last look are still being answered
+            return
         now = self._context.now_ms()
-        for held in [held for queue in self._held.values() for held in queue]:
+        for held in self._held.all():
             said = held.said
-            if held.call.peer.closed:
-                self._take_out(held)
-            elif now >= held.until_ms:
-                self._again(held)
+            if now >= held.until_ms:
+                self._over.append(held)
             elif now >= held.look_at_ms:
                 held.look_at_ms = now + LOOK_MS
                 if self._context.store.reads.max_offset(said.topic, said.queue_id) > said.queue_offset:
-                    self._again(held)
+                    self._over.append(held)
+        self._over.reverse()
+        self._look_now()
 
-    def gone(self, peer: object) -> None:
+    def gone(self, peer: Peer) -> None:
         """Its connection ended."""
-        for held in [held for queue in self._held.values() for held in queue if held.call.peer is peer]:
-            self._take_out(held)
-
-    def _take_out(self, held: _Held) -> None:
-        key = held.said.topic, held.said.queue_id
-        if self._held.get(key, {}).pop(held, held) is None:
-            self.held -= 1
+        for held in self._held.of_peer(peer):
+            self._held.take_out(held)
             held.call.resume()
-            if not self._held[key]:
-                del self._held[key]
+            held.call.drop()
 
-    def _again(self, held: _Held) -> None:
+    def _again(self, held: HeldPull) -> int:
+        """Answers it. How many bytes of messages."""
+        self._held.take_out(held)
+        return self._answer_again(held)
+
+    def _answer_again(self, held: HeldPull) -> int:
         """Once more, from the beginning: what was right when it came may not be any more."""
-        self._take_out(held)
+        held.call.resume()
         try:
             reply = self._try(held.call, held.said, first=False)
         except Refusal as refusal:
             reply = refusal.reply
-        if reply is not None:
-            held.call.answer(reply)
+        if reply is None:
+            return 0
+        held.call.answer(reply)
+        return len(reply.body)
 
 
 def code_of(got: Got, asked: int) -> int:
@@ -243,12 +281,15 @@ def code_of(got: Got, asked: int) -> int:
 
 
 def tags_of(expression: str) -> frozenset[str] | None:
-    """`A || B`; None for all. Raises Refusal."""
+    """`A || B`; None for all. Raises Refusal, also where there are more than a heartbeat may have."""
     if not expression or expression == "*":
         return None
+    if len(expression) > EXPRESSION_CHARS_MAX or expression.count("||") >= TAGS_MAX:
+        text = f"{NOT_PARSED}: {TAGS_MAX} tags and {EXPRESSION_CHARS_MAX} characters at most"
+        raise _no(Answer.SUBSCRIPTION_PARSE_FAILED, text)
     tags = frozenset(one.strip() for one in expression.split("||")) - {""}
     if not tags:
-        raise _no(Answer.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+        raise _no(Answer.SUBSCRIPTION_PARSE_FAILED, NOT_PARSED)
     return tags
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Protocol
 
 from node.message_store.live_reads import Got
@@ -35,7 +36,7 @@ class Reads(Protocol):
     def index_end(self) -> tuple[int, int]: ...
     def query(
         self, topic: str, key: str, limit: int = 64, begin_ms: int | None = None, end_ms: int | None = None
-    ) -> list[BytesLike]: ...
+    ) -> Iterator[BytesLike | None]: ...
 
 
 class Store(Protocol):

@@ -15,6 +15,7 @@ from typing import Final
 from node.background import Background
 from node.broker.requests.context import Changes, Context
 from node.broker.requests.groups import offsets_of
+from node.broker.requests.key_queries import KeyQueries
 from node.broker.requests.lookups import Lookups
 from node.broker.requests.pulls import TAG, Pulls
 from node.broker.requests.sends import Sends
@@ -50,6 +51,7 @@ class BrokerRequests:
         self.pulls = Pulls(context)
         self.transactions = Transactions(context, times or TransactionTimes(), note)
         self.sends, self._lookups = Sends(context, self.transactions.check_room), Lookups(context)
+        self._keys = KeyQueries(context)
         self._background = Background()
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -66,7 +68,7 @@ class BrokerRequests:
             Request.CONSUMER_SEND_MSG_BACK: self.sends.send_back,
             Request.END_TRANSACTION: self.transactions.end,
             Request.PULL_MESSAGE: self._kept_first(self.pulls.pull),
-            Request.QUERY_MESSAGE: self._lookups.query,
+            Request.QUERY_MESSAGE: self._keys.ask,
             Request.VIEW_MESSAGE_BY_ID: self._lookups.view,
             Request.QUERY_CONSUMER_OFFSET: linearizable(self._lookups.query_offset),
             Request.UPDATE_CONSUMER_OFFSET: as_master(self._lookups.update_offset),
@@ -118,6 +120,7 @@ class BrokerRequests:
 
     def gone(self, peer: Peer) -> None:
         self.pulls.gone(peer)
+        self._keys.gone(peer)
         self.context.clients.gone(peer)
 
     def look(self) -> None:

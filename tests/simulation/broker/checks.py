@@ -135,7 +135,7 @@ class Recovered(Observer):
         key = record.properties.get(UNIQ_KEY)
         if key is None:
             return
-        found = [bytes(one) for one in broker.reads.query(record.topic, key)]
+        found = [bytes(one) for one in broker.reads.query(record.topic, key) if one is not None]
         if message.raw not in found:
             text = f"{process.id}: key {key} of {record.topic} does not lead to {message.place}"
             raise Violation("committed_is_readable", text)

@@ -289,12 +289,24 @@ async def one_audit(request: Request, cluster_id: ClusterId, audit_id: str, curs
     view = None if watch is None else watch.view
     is_pair = of_a_pair(audit) or (view is not None and view.is_pair)
     context = {
-        **status_context(audit), "cluster": cluster, "followed": followed,
+        **status_context(audit), "cluster": cluster, "followed": followed, "repairs": repairs_of(audit, view),
         "commands": commands(request, audit, is_pair=is_pair),
     }  # fmt: skip
     if view is not None:
         context["view"] = view
     return page(request, "audit", context)
+
+
+def repairs_of(audit: Json, view: GroupView | None) -> list[tuple[str, int, int]]:
+    """Which members can mend what was found, and the range that it lies in: where one replica alone is at fault."""
+    if view is None or view.is_pair or of_a_pair(audit):
+        return []
+    found: dict[str, tuple[int, int]] = {}
+    for one in audit.get("findings", []):
+        if one["severity"] == "critical" and len(one["replicas"]) == 1 and view.member(one["replicas"][0]) is not None:
+            low, high = found.get(one["replicas"][0], (one["from_index"], one["to_index"]))
+            found[one["replicas"][0]] = (min(low, one["from_index"]), max(high, one["to_index"]))
+    return [(node_id, low, high) for node_id, (low, high) in sorted(found.items())]
 
 
 def of_a_pair(audit: Json) -> bool:

@@ -129,11 +129,11 @@ def clusters_context(console: Console, sight: Sight) -> Context:
 
 
 def node_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
-    context = node_context(console.group_view(key.cluster_id or ""), key.node_id or "")
+    context = node_context(console.group_view(key.cluster_id or ""), key.node_id or "", key.role)
     return [Fragment("", _templates["env"].get_template("_node.html").render(context))] if context else []
 
 
-def node_context(view: GroupView, node_id: str) -> Context | None:
+def node_context(view: GroupView, node_id: str, role: str) -> Context | None:
     """One member's page; None when the group has no such member."""
     member = view.member(node_id)
     if member is None:
@@ -148,6 +148,7 @@ def node_context(view: GroupView, node_id: str) -> Context | None:
         "state": member.state or StateView(engine="java" if member.is_java else fmt.UNKNOWN, self_id=member.id),
         "leader": view.leader,
         "problems": problems,
+        "role": role,
         "lane": lane,
         "diagram": drawn,
         "diagram_width": WIDTH,

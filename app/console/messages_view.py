@@ -220,5 +220,10 @@ def kept_in_words(brokers: Sequence[MemberBroker]) -> str:
     return f"until their file is {kept.hours} h old (it goes at {hours}){size}, or the disk is nearly full"
 
 
+def takes_sends(perm: int) -> bool:
+    """RocketMQ's bit for writing; what is only to be read refuses a send."""
+    return bool(perm & 2)
+
+
 def perm_in_words(perm: int) -> str:
     return {6: "read and write", 4: "read only", 2: "write only", 7: "read and write, inherited"}.get(perm, "neither")

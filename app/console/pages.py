@@ -161,11 +161,13 @@ def lag_summary(history: Json, unit: str) -> list[Context]:
 
 
 @router.get("/clusters/{cluster_id}/nodes/{node_id}")
-async def node(request: Request, cluster_id: ClusterId, node_id: str, console: ConsoleDep) -> Response:
+async def node(
+    request: Request, cluster_id: ClusterId, node_id: str, console: ConsoleDep, viewer: ViewerDep
+) -> Response:
     view = console.group_view(cluster_id)
     if view.is_pair:
         return see(f"/clusters/{cluster_id}#broker-{quote(node_id)}")
-    context = fragments.node_context(view, node_id)
+    context = fragments.node_context(view, node_id, viewer.role_on(cluster_id))
     if context is None:
         raise NotFound(f"{node_id} is no member of this group.", title="Unknown node")
     return page(request, "node", context)

@@ -1,0 +1,90 @@
+"""What pages offer to do, and to whom: a member's own page, the page of an audit, a topic that takes no messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.states import result_of
+from tests.unit.console_kit import Kit, run, running
+from tests.unit.fake_brokers import BrokerGroup, example
+
+GROUP = "/clusters/demo"
+pytestmark = pytest.mark.usefixtures("samples_stay_new")
+FAULT = {"first_index": 7, "last_index": 7, "kind": "crc_invalid", "detail": "the stored CRC does not fit the record"}
+FULL = {"code": "disk_full", "severity": "critical", "text": "no space"}
+
+
+def test_a_members_page_lists_all_its_problems_with_what_to_do(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            kit.group.nodes["n1"].alarms, kit.group.nodes["n1"].faults = [FULL], [FAULT]
+            await kit.until(lambda: len(kit.console.watches["demo"].view.problems) == 2)
+            texts = [one.text.partition(",")[0] for one in kit.console.watches["demo"].view.problems]
+            repair = f'href="{GROUP}/nodes/n1/repair?from=7&amp;to=7"'
+            for role, offered in (("operator", True), ("viewer", False)):
+                page = (await (await kit.person(role, role)).get(f"{GROUP}/nodes/n1")).text
+                assert all(text.replace("'", "&#39;") in page for text in texts), texts
+                assert page.count("What to do") == 2 and (repair in page) is offered
+
+    run(work())
+
+
+def test_a_member_that_is_silent_is_not_said_to_be_well(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            for one in kit.group.nodes.values():
+                one.alive = False
+            await kit.until(lambda: [one.code for one in kit.console.watches["demo"].view.problems] == ["all_silent"])
+            page = (await (await kit.person()).get(f"{GROUP}/nodes/n1")).text
+            assert "Last seen" in page and "What follows is what it said last." in page
+            assert "<dt>engine</dt><dd>unknown</dd>" in page
+            assert "It raises no alarm." not in page and "It raised no alarm when it answered last." in page
+
+    run(work())
+
+
+async def audited(kit: Kit) -> str:
+    kept = kit.app.state.audit_runner.kept
+    row, _ = await kept.create(
+        cluster_id="demo", cluster_name="demo", depth="bytes", from_index=None, to_index=None, directory="/nowhere",
+        requested_by="ann",
+    )  # fmt: skip
+    await kept.running(row.id, 1)
+    result = result_of("divergent")
+    (finding,) = result["findings"]
+    others = [{"severity": "info", "replicas": ["n2"]}, {"replicas": ["n0", "n2"]}, {"replicas": ["gone"]}]
+    result["findings"] += [finding | {"from_index": 9, "to_index": 9}, *(finding | one for one in others)]
+    await kept.finish(row.id, {"event": "result", "result": result})
+    return f"{GROUP}/audits/{row.id}"
+
+
+def test_a_finding_offers_scrub_and_repair_of_the_replica_that_it_blames(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            path = await audited(kit)
+            page = (await (await kit.person("olga", "operator")).get(path)).text
+            assert page.count("Scrub and repair") == 1
+            assert f'href="{GROUP}/nodes/n1/repair?from=9&amp;to=77084">Scrub and repair n1' in page
+            assert "Scrub and repair" not in (await (await kit.person("vic", "viewer")).get(path)).text
+
+    run(work())
+
+
+def test_a_topic_that_is_only_to_be_read_offers_no_test_message(tmp_path: Path) -> None:
+    group, name = BrokerGroup(), example("get /api/v1/topics")["items"][0]["topic"]
+
+    async def work() -> None:
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            person = await kit.person()
+            for perm, offered in ((6, True), (2, True), (4, False)):
+                group.changed = {f"topics/{name}": {"perm": perm}}
+                page = (await person.get(f"{GROUP}/messages/topics/{name}")).text
+                assert ("Send a test message" in page) is offered, perm
+
+    run(work())

@@ -174,6 +174,8 @@ class ColdReads:
         """See LogStore."""
         files = self._files
         cuts, faults, durable = files.cuts, self._faults.now, self._durability.durable.index
+        files.data.unreadable.clear()
+        files.index.unreadable.clear()
         index = max(from_index, files.begin_index)
         fault = fault_at(faults, index)
         if fault is not None:
@@ -192,4 +194,9 @@ class ColdReads:
             return Scrubbed(index)  # cut or trimmed while this read
         if next_index > self._durability.durable.index:
             next_index = files.end.index + 1
-        return Scrubbed(next_index, found, size)
+        return Scrubbed(next_index, self._with_reason(found), size)
+
+    def _with_reason(self, found: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        """Where the disk itself said that it cannot read, that is why the bytes are not those that were written."""
+        said = [*self._files.data.unreadable, *self._files.index.unreadable]
+        return tuple(replace(one, detail=f"{one.detail}; {said[0]}") for one in found) if said else found

@@ -46,6 +46,8 @@ class LogFiles:
         self.index_file_size = opened.identity.index_file_size
         self.data = opened.data
         self.index = opened.index
+        for segments in (self.data, self.index):  # recovery is through: a sector that is lost now costs its entries
+            segments.read_around()
         self.archive = opened.archive
         self.sealed_from = opened.sealed_from
         self.straight_from = opened.straight_from  # from here on every head says where its record is: `files/straight`

@@ -81,7 +81,9 @@ class Verification:
         self._terms: list[int] = []
 
     def run(self) -> VerifyReport:
-        """Reads everything."""
+        """Reads everything; what the disk itself cannot read is damage of the entries there."""
+        self._data.read_around()
+        self._index.read_around()
         begin = self._survey.end.index
         problems: list[Finding] = []
         read_bytes = said_bytes = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,12 +19,18 @@ from node.store.files.platform import OS, Platform
 NAME_DIGITS = 20
 _SCAN_BYTES = 1024 * 1024
 _PAGE_BYTES = 4096  # what a file system takes for one byte written
+UNREADABLE = b"\xee"  # stands for bytes that the disk cannot read: not zeros, which would look like space never used
 
 
 class Segment:
-    """`start` is the absolute position of the file's first byte, `end` the one right after the file."""
+    """`start` is the absolute position of the file's first byte, `end` the one right after the file.
 
-    __slots__ = ("_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "end", "path", "size_bytes", "start")
+    `on_unreadable`: told of pages that the disk cannot read (EIO), which are then read around; None: they are an error.
+    """
+
+    __slots__ = (
+        "_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "end", "on_unreadable", "path", "size_bytes", "start"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -42,6 +49,7 @@ class Segment:
         self._ahead_bytes = ahead_bytes
         self._platform = platform
         self._allocated_bytes = 0
+        self.on_unreadable: Callable[[str], None] | None = None
         try:
             self._fd = platform.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except OSError as error:
@@ -139,10 +147,33 @@ class Segment:
 
     def read(self, pos: int, length: int) -> bytes:
         """Up to `length` bytes; shorter only at the file's end. Raises StoreIOError."""
+        length = max(0, min(length, self.end - pos))
         try:
-            return self._platform.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
+            return self._platform.pread(self._fd, length, pos - self.start)
         except OSError as error:
+            if error.errno == errno.EIO and self.on_unreadable is not None:
+                return self._read_around(pos - self.start, length, self.on_unreadable)
             raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
+
+    def _read_around(self, offset: int, length: int, note: Callable[[str], None]) -> bytes:
+        """Page by page: a sector that is lost must not take its neighbours along. Raises StoreIOError."""
+        pieces: list[bytes] = []
+        end = offset + length
+        while offset < end:
+            step = min(end, (offset // _PAGE_BYTES + 1) * _PAGE_BYTES) - offset
+            try:
+                piece = self._platform.pread(self._fd, step, offset)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise StoreIOError(f"reading {step} bytes of {self.path}: {error.strerror}") from error
+                piece = UNREADABLE * step
+                page = offset // _PAGE_BYTES * _PAGE_BYTES
+                note(f"the disk cannot read {_PAGE_BYTES} bytes at {page} of {self.path} ({error.strerror})")
+            pieces.append(piece)
+            offset += step
+            if len(piece) < step:
+                break
+        return b"".join(pieces)
 
     def drop_cache(self, pos: int, length: int) -> None:
         """Asks that the next read comes from the disk itself; a file system may decline."""

@@ -8,6 +8,7 @@ missing in the middle is damage like any other (SAFETY S6): it reads as nothing,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -18,6 +19,8 @@ from node.store.files.next_file import NextFile
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import FILE, LINK, OS, Platform
 from node.store.files.segment import NAME_DIGITS, Segment
+
+UNREADABLE_KEPT = 16
 
 
 class Names:
@@ -58,6 +61,8 @@ class SegmentList:
         self._names = Names(self.directory, platform)
         self.next_file = NextFile(root / f"next-{kind}", file_bytes, platform)
         self.made_late = 0  # files for which an append had to wait, as none was made ahead
+        self.unreadable: deque[str] = deque(maxlen=UNREADABLE_KEPT)  # what the disk could not read, the newest last
+        self._reads_around = False
         self.odd: list[tuple[Path, int]] = []  # files of another length, and that length: see `open`
 
     # --- in the order of life ------------------------------------------------------------------------------------
@@ -113,10 +118,26 @@ class SegmentList:
         return [self.directory / name for name in names]
 
     def _segment(self, path: Path) -> Segment:
-        return Segment(
+        segment = Segment(
             path, int(path.name), self.file_bytes, ahead_bytes=self._ahead_bytes, writable=self._writable,
             platform=self._platform,
         )  # fmt: skip
+        return self._seen(segment)
+
+    def read_around(self) -> None:
+        """From now on what the disk cannot read (EIO) is damage of the entries there, and no error of the whole log:
+        it reads as bytes that are no record, and is in `unreadable`."""
+        self._reads_around = True
+        for segment in self:
+            self._seen(segment)
+
+    def _seen(self, segment: Segment) -> Segment:
+        segment.on_unreadable = self._note_unreadable if self._reads_around else None
+        return segment
+
+    def _note_unreadable(self, text: str) -> None:
+        if text not in self.unreadable:
+            self.unreadable.append(text)
 
     def rescan(self) -> None:
         """Follows what a running engine does to the folder: new files appear, cut and expired ones are forgotten.
@@ -229,7 +250,7 @@ class SegmentList:
             segment = Segment.create(
                 self.directory, start, self.file_bytes, ahead_bytes=self._ahead_bytes, platform=self._platform
             )
-            self._add(segment)
+            self._add(self._seen(segment))
             sync_directory(self.directory, self._platform)
         return segment
 

@@ -57,6 +57,7 @@ class HardState:
     `configurations`: where entries are that say who belongs to the group, and their bodies: the newest committed one
     and those behind it. It is here before the entry is in the log: so one that cannot be found there never was.
     `kept`: the settings that this member keeps to (`consensus/settings_change.py`); None: none are on record.
+    `owner`: the member whose state this is; None: written by a release that did not say.
 
     Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
     """
@@ -74,6 +75,7 @@ class HardState:
     naming: tuple[int, str] | None = None
     configurations: tuple[tuple[int, str], ...] = ()
     kept: KeptSettings | None = None
+    owner: str | None = field(default=None, compare=False)
 
 
 @value_class(slots=True, frozen=True)

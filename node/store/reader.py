@@ -76,7 +76,7 @@ class StoreReader:
         self.index_file_size = index_file_size or (known.index_file_size if known else self._length("index"))
         self._data = SegmentList(self.directory, "data", self.data_file_size, writable=False, platform=platform)
         self._index = SegmentList(self.directory, "index", self.index_file_size, writable=False, platform=platform)
-        self._archive = TruncationArchive(self.directory, platform=platform)
+        self.archive = TruncationArchive(self.directory, platform=platform)
         self._end: Cursor | None = None
         self.refresh()
 
@@ -290,13 +290,13 @@ class StoreReader:
 
     def truncations(self) -> list[TruncationRecord]:
         """The truncation archive, oldest first."""
-        return self._archive.records()
+        return self.archive.records()
 
     def truncation_entries(self, seq: int) -> Iterator[Entry]:
         """The entries of one archive, which may be a whole log; KeyError where there is none."""
-        if self._archive.record(seq) is None:
+        if self.archive.record(seq) is None:
             raise KeyError(seq)
-        return self._archive.each_entry(seq)
+        return self.archive.each_entry(seq)
 
     # --- the whole -------------------------------------------------------------------------------------------------
 
@@ -325,11 +325,11 @@ class StoreReader:
             report.problems.append(Finding("missing", report.end_index + 1, CHECKPOINT, detail, durable))
         if self.identity is not None:
             try:
-                load_hard_state(self.directory, has_entries=report.entries > 0, platform=self.platform)
+                held, own = report.entries > 0, self.identity.node_id
+                load_hard_state(self.directory, has_entries=held, platform=self.platform, node_id=own)
             except StoreError as error:
                 report.problems.append(Finding("hard_state_invalid", None, "hardstate", str(error)))
-            leap = term_leap(self.directory, report.end_term, self.platform)
-            if leap is not None:
+            if (leap := term_leap(self.directory, report.end_term, self.platform)) is not None:
                 report.problems.append(Finding("term_leap", None, "hardstate", leap))
         return report
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import read_identity
 from node.store.files.platform import OS
 from node.store.reader import StoreReader
+from node.store.repair.actions import set_term
 from node.store.repair.adopt import adopt
 from node.store.repair.command import main, perform
 from node.store.repair.problems import look
@@ -50,6 +53,28 @@ def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(dire
     assert f"repair {directory} --from OTHER_DIR" in ways(report)
     assert f"repair {directory} --discard-from 30 (drops entries 30..59)" in ways(report)
     assert everything(directory) == before
+
+
+def test_another_members_term_and_vote_are_refused_and_given_anew(directory: Path, tmp_path: Path) -> None:
+    """They opened unnoticed as those of a VOTER: with the other one's vote a member can vote twice in a term."""
+    other = tmp_path / "other" / "dledger-n1"
+    store = open_store(other, node_id="n1")
+    store.save_hard_state(replace(store.hard_state, term=7, voted_for="n1", voter_state=VoterState.VOTER))
+    store.close()
+    open_store(directory).close()
+    for name in ("hardstate", "currterm"):
+        shutil.copy(other / name, directory / name)
+    with pytest.raises(StoreRefused, match="is that of n1, copied to n0"):
+        open_store(directory)
+    assert [one.kind for one in StoreReader(directory).verify().problems] == ["hard_state_invalid"]
+    report = look(directory, OS)
+    assert [one.what for one in report.problems] == ["The term file is lost"]
+    assert "--set-term N" in ways(report) and "at least 7" in ways(report)
+    set_term(directory, 7, OS)
+    store = open_store(directory)
+    hard = store.hard_state
+    store.close()
+    assert (hard.owner, hard.voter_state, hard.vote_floor) == ("n0", VoterState.REJOINING, 7)
 
 
 def test_a_tail_that_would_cost_the_vote_is_told_before_it_does(directory: Path) -> None:

@@ -73,6 +73,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "naming": None if state.naming is None else list(state.naming),
         "configurations": [list(one) for one in state.configurations],
         "kept": None if state.kept is None else [list(part) for part in state.kept],
+        "owner": state.owner,
     }
 
 
@@ -92,9 +93,9 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     life_ids = value.get("life_ids", [])
     if not isinstance(life_ids, list) or not all(isinstance(one, str) for one in life_ids):
         raise ValueError(f"lives {life_ids!r}")
-    store_id, group_id = value.get("store_id"), value.get("group_id")
-    if not all(one is None or isinstance(one, str) for one in (store_id, group_id)):
-        raise ValueError(f"store {store_id!r}, group {group_id!r}")
+    store_id, group_id, owner = value.get("store_id"), value.get("group_id"), value.get("owner")
+    if not all(one is None or isinstance(one, str) for one in (store_id, group_id, owner)):
+        raise ValueError(f"store {store_id!r}, group {group_id!r}, owner {owner!r}")
     marks_from = value.get("marks_from", -1)
     if type(marks_from) is not int:
         raise ValueError(f"marks from {marks_from!r}")
@@ -109,6 +110,7 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     return HardState(
         term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from,
         None if naming is None else (naming[0], naming[1]), configurations, _kept_from_json(value.get("kept")),
+        owner,
     )  # fmt: skip
 
 
@@ -177,8 +179,11 @@ def read_hard_state(directory: Path, platform: Platform = OS) -> HardState | Non
         return None
 
 
-def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = OS) -> HardState | None:
-    """The stored state; None where there never was one (only possible without entries). Raises StoreRefused."""
+def load_hard_state(
+    directory: Path, *, has_entries: bool, platform: Platform = OS, node_id: str | None = None
+) -> HardState | None:
+    """The stored state; None where there never was one (only possible without entries). Raises StoreRefused, also for
+    one that was copied from another member than `node_id`: with its vote this one could vote twice in a term."""
     try:
         value = read_sealed_json(directory / HARDSTATE, platform)
     except StoreRefused as error:
@@ -191,6 +196,8 @@ def load_hard_state(directory: Path, *, has_entries: bool, platform: Platform = 
         state = hard_state_from_json(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreRefused(f"{directory / HARDSTATE} is of another format ({error!r}); {_HOW_TO_SET_IT}") from error
+    if None not in (node_id, state.owner) and state.owner != node_id:
+        raise StoreRefused(f"{directory / HARDSTATE} is that of {state.owner}, copied to {node_id}; {_HOW_TO_SET_IT}")
     java = read_currterm(directory, platform)
     if java == (state.term, state.voted_for):
         return state

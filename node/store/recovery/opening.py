@@ -150,7 +150,7 @@ def open_directory(
             has_entries = has_entries or data.has_bytes(0) or (slot is not None and slot.durable_index > before_first)
         if found is not None and found.origin_pos:
             group_id = None  # it was made of the old log, when that was taken over
-        hard = _hard_state(directory, java, has_entries, init, platform, group_id, base)
+        hard = _hard_state(directory, java, has_entries, init, platform, group_id, base, node_id)
         boot = platform.boot_id() if boot_id is None else boot_id
 
         def rejoin_first(why: str) -> None:
@@ -173,6 +173,7 @@ def open_directory(
         if serving:
             _refuse_a_leap(directory, hard, recovered)
             hard = with_new_life(hard, platform.new_id())
+        hard = replace(hard, owner=node_id)
         save_hard_state(directory, hard, platform)
         if found is None:
             found = fresh
@@ -227,11 +228,12 @@ def _hard_state(
     platform: Platform,
     group_id: str | None,
     base: Base | None,
+    node_id: str,
 ) -> HardState:
     """The stored one, or what a new store starts with (SAFETY E2, E8)."""
     if java:
         return adopt_currterm(directory, has_entries=has_entries, platform=platform)
-    stored = load_hard_state(directory, has_entries=has_entries, platform=platform)
+    stored = load_hard_state(directory, has_entries=has_entries, platform=platform, node_id=node_id)
     new = HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING, group_id=group_id)
     if base is not None:  # nobody of this group stands in that term any more, nor below it
         new = replace(new, term=base.meta.term, vote_floor=base.meta.term)
@@ -239,7 +241,12 @@ def _hard_state(
         return new
     pristine = replace(new, voter_state=VoterState.REJOINING, group_id=None)
     installed = base is not None and base.is_installed
-    if init and not has_entries and not installed and replace(stored, life_ids=(), group_id=None) == pristine:
+    if (
+        init
+        and not has_entries
+        and not installed
+        and replace(stored, life_ids=(), group_id=None, owner=None) == pristine
+    ):
         return replace(stored, voter_state=VoterState.FORMING, group_id=group_id or stored.group_id)
     return stored
 

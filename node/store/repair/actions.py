@@ -51,7 +51,7 @@ def set_term(directory: Path, term: int, platform: Platform) -> Report:
     try:
         reader = StoreReader(directory, platform=platform)
         try:
-            known = load_hard_state(directory, has_entries=True, platform=platform)
+            known = load_hard_state(directory, has_entries=True, platform=platform, node_id=identity.node_id)
         except StoreRefused:
             known = None
         java = read_currterm(directory, platform)

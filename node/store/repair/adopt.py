@@ -45,6 +45,10 @@ def adopt(
         )
     report = Report(directory, "adopt", group=known.group, node_id=known.node_id)
     hard = load_hard_state(directory, has_entries=False, platform=platform) or HardState()
+    if hard.owner not in (None, known.node_id):
+        raise StoreRefused(
+            f"{directory / HARDSTATE} is that of {hard.owner}: give --id {hard.owner}, or put back its own"
+        )
     with archives_reported(report, directory, platform):
         if lost and checkpoint_slot(directory, platform) is not None:
             _write_identity_again(directory, known, hard, platform, report)

@@ -159,7 +159,7 @@ def _look_at_hard_state(report: Report, directory: Path, dry: DryRun) -> bool:
     if _look_at_leap(report, directory, dry):
         return False
     try:
-        load_hard_state(directory, has_entries=has_entries, platform=dry)
+        load_hard_state(directory, has_entries=has_entries, platform=dry, node_id=report.node_id)
     except StoreRefused as error:
         java = read_currterm(directory, dry)
         seen = max(java[0] if java is not None else 0, StoreReader(directory, platform=dry).end_term)

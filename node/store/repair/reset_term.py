@@ -51,7 +51,9 @@ def reset_term(directory: Path, term: int, token: str, platform: Platform) -> Re
         check_group_token(token)
     except ValueError as error:
         raise StoreRefused(f"{error}: give the same --group-token TOKEN to all members") from error
-    known = read_hard_state(directory, platform) or HardState(voter_state=VoterState.REJOINING)
+    known = read_hard_state(directory, platform)
+    if known is None or known.owner not in (None, identity.node_id):  # lost, or another member's
+        known = HardState(voter_state=VoterState.REJOINING)
     reader = StoreReader(directory, platform=platform)
     cuts = reader.end_term > term
     slot = checkpoint_slot(directory, platform)

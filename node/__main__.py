@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ BACK_OFF_S_MIN: Final = 0.2
 BACK_OFF_S_MAX: Final = 10.0
 STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again without a wait
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
+DEFAULT_DATA: Final = "data"  # as `node.config_models` has it
+DATA_VARIABLES: Final = ("QUORUMSCOPE_NODE__DATA", "QUORUMSCOPE_NODE_DATA")
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
 REASON_FILE: Final = "engine-refused.json"
 ENGINE: Final = "node.server"
@@ -56,14 +59,28 @@ def back_off_s(previous_s: float, ran_s: float) -> float:
     return min(max(previous_s * 2, BACK_OFF_S_MIN), BACK_OFF_S_MAX)
 
 
-def data_directory(arguments: Sequence[str]) -> Path | None:
-    """The value of `--data`, for the one file that the supervisor itself writes there."""
-    for number, argument in enumerate(arguments):
-        if argument == "--data" and number + 1 < len(arguments):
-            return Path(arguments[number + 1])
-        if argument.startswith("--data="):
-            return Path(argument.removeprefix("--data="))
-    return None
+def data_directory(arguments: Sequence[str], environ: Mapping[str, str]) -> Path:
+    """Where the node's data are, as `node.config` finds it: flags, variables, the file, else the default. For the lock
+    that is held between two engines, and for the file that says why there is none."""
+    named = [one.removeprefix("node.data=") for one in values_of("--set", arguments) if one.startswith("node.data=")]
+    named = (values_of("--data", arguments) or named)[-1:]
+    named += [environ[name] for name in DATA_VARIABLES if name in environ]
+    for name in values_of("--config", arguments)[-1:] or [environ.get("QUORUMSCOPE_CONFIG", "")]:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the engine says what is wrong with it
+            found = tomllib.loads(Path(name).read_text(encoding="utf-8")).get("node", {}).get("data") if name else None
+            named += [found] if isinstance(found, str) else []
+    return Path(named[0] if named else DEFAULT_DATA)
+
+
+def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """What stands behind each of these flags, or in it."""
+    found: list[str] = []
+    for at, word in enumerate(arguments):
+        if word == flag and at + 1 < len(arguments):
+            found.append(arguments[at + 1])
+        elif word.startswith(f"{flag}="):
+            found.append(word.removeprefix(f"{flag}="))
+    return found
 
 
 @dataclass(slots=True)
@@ -144,13 +161,7 @@ def may_have_broker(arguments: Sequence[str], environ: Mapping[str, str]) -> boo
 def _speaks_of(texts: Sequence[str], variables: str, arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
     if any(text in word for word in arguments for text in texts) or any(one.startswith(variables) for one in environ):
         return True
-    named = [environ.get("QUORUMSCOPE_CONFIG", "")]
-    for at, word in enumerate(arguments):
-        if word == "--config" and at + 1 < len(arguments):
-            named.append(arguments[at + 1])
-        elif word.startswith("--config="):
-            named.append(word.removeprefix("--config="))
-    for name in filter(None, named):
+    for name in filter(None, [environ.get("QUORUMSCOPE_CONFIG", ""), *values_of("--config", arguments)]):
         with contextlib.suppress(OSError, UnicodeDecodeError):  # the engine says what is wrong with it
             content = Path(name).read_text(encoding="utf-8")
             if any(text in content for text in texts):
@@ -244,7 +255,7 @@ async def supervise(arguments: Sequence[str]) -> int:
     """Runs until a signal or, where that ends the node, until the engine ends. Returns the exit code."""
     exit_with_engine = FLAG_EXIT_WITH_ENGINE in arguments
     passed_on = [argument for argument in arguments if argument != FLAG_EXIT_WITH_ENGINE]
-    data = data_directory(passed_on)
+    data = data_directory(passed_on, os.environ)
     stopping, again = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.__main__ import BACK_OFF_S_MAX, BACK_OFF_S_MIN, STEADY_AFTER_S, STOP_WITHIN_S, back_off_s, data_directory
+from node.config import read_again
 from node.supervised import ask_for_another_engine
 
 pytestmark = pytest.mark.process
@@ -200,11 +201,35 @@ def test_the_back_off_doubles_is_bounded_and_starts_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [(["--data", "d"], Path("d")), (["--data=d", "--id", "n0"], Path("d")), (["--data"], None), ([], None)],
+    ("arguments", "environ"),
+    [
+        (["--data", "d"], {}),
+        (["--data=d", "--id", "n0", "--data", "e"], {"QUORUMSCOPE_NODE__DATA": "f"}),
+        (["--set", "node.data=d"], {"QUORUMSCOPE_NODE__DATA": "f"}),
+        (["--config", "FILE"], {"QUORUMSCOPE_NODE__DATA": "f"}),
+        (["--config", "FILE"], {}),
+        (["--config=FILE", "--id", "n0"], {"QUORUMSCOPE_CONFIG": "/nowhere.toml"}),
+        ([], {"QUORUMSCOPE_CONFIG": "FILE"}),
+        ([], {}),
+    ],
 )
-def test_the_data_directory_is_found(arguments: list[str], expected: Path | None) -> None:
-    assert data_directory(arguments) == expected
+def test_the_data_directory_is_found_wherever_it_is_named(
+    tmp_path: Path, arguments: list[str], environ: dict[str, str]
+) -> None:
+    """Where a configuration file named it, as the service unit in the documentation does, no crash was written down,
+    and nothing kept a RocketMQ broker out between two engines."""
+    file = tmp_path / "n0.toml"
+    file.write_text('[node]\ndata = "from-file"\n')
+    arguments = [word.replace("FILE", str(file)) for word in arguments]
+    environ = {name: value.replace("FILE", str(file)) for name, value in environ.items()}
+    others = ["--peers", "n0-127.0.0.1:20911", "--id", "n0"]
+    assert data_directory(arguments, environ) == read_again([*arguments, *others], environ).node.data
+
+
+def test_a_data_directory_that_cannot_be_found_out_is_no_error_of_the_supervisors(tmp_path: Path) -> None:
+    (tmp_path / "odd.toml").write_text("node = 3\n")
+    for words in (["--data"], ["--config", str(tmp_path / "odd.toml")], ["--config", str(tmp_path)]):
+        assert data_directory(words, {}) == Path("data")
 
 
 def test_an_engine_that_hangs_is_ended_and_started_again_when_it_is_asked_for(stand_ins: Path) -> None:

@@ -5,7 +5,7 @@ Invariant: what passes can be encoded; a number is no body (`bytes(5)` is five z
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from node.protocol.packed_bodies import PackedBodies
@@ -21,15 +21,16 @@ def body_of_entry(body: Any) -> bytes:
     return bytes(body)
 
 
-def bodies_of_run(bodies: Sequence[Any]) -> Sequence[bytes]:
-    """Raises TypeError."""
+def bodies_of_run(bodies: Iterable[Any]) -> Sequence[bytes]:
+    """The bodies as they are now, whatever becomes of the caller's list; an iterator's, too. Raises TypeError."""
     if type(bodies) is PackedBodies:
         return bodies
-    if isinstance(bodies, bytes | bytearray | memoryview | str):
+    if isinstance(bodies, bytes | bytearray | memoryview | str | Set | Mapping) or not isinstance(bodies, Iterable):
         raise TypeError(f"several bodies are a sequence of bytes, not {type(bodies).__name__}")
-    if set(map(type, bodies)) <= {bytes}:
-        return bodies
-    return [body_of_entry(body) for body in bodies]
+    held = list(bodies)
+    if set(map(type, held)) <= {bytes}:
+        return held
+    return [body_of_entry(body) for body in held]
 
 
 def index_of(index: Any) -> int:

@@ -25,6 +25,8 @@ WITHIN_S = 20.0
         (lambda client: client.append(None), "a body is bytes, not NoneType"),
         (lambda client: client.append_many([b"a", 3]), "a body is bytes, not int"),
         (lambda client: client.append_many(b"abc"), "several bodies are a sequence of bytes, not bytes"),
+        (lambda client: client.append_many({b"abc"}), "several bodies are a sequence of bytes, not set"),
+        (lambda client: client.append_many(5), "several bodies are a sequence of bytes, not int"),
         (lambda client: client.append(b"a", expected_index=1 << 70), "from 0 to"),
         (lambda client: client.append(b"a", expected_index=-1), "from 0 to"),
         (lambda client: client.append_many([b"a"], expected_index="0"), "a whole number, not str"),
@@ -58,6 +60,31 @@ def test_a_body_that_is_too_long_was_not_appended_by_a_client_that_has_yet_to_di
         with pytest.raises(NotAppended, match="over the limit"):
             await client.append(b"x" * FRAME_BYTES_MAX)
         assert member.appends == []
+
+    against(counting(), work)
+
+
+def test_what_can_be_gone_through_once_is_appended_whole() -> None:
+    """A generator of mixed kinds was emptied by the look at its kinds: nothing was appended of it."""
+
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append_many(iter([b"a", b"b"]))  # type: ignore[arg-type]
+        await client.append_many(one for one in (b"c", bytearray(b"d")))  # type: ignore[arg-type]
+        assert [body for bodies in member.appends for body in bodies] == [b"a", b"b", b"c", b"d"]
+
+    against(counting(), work)
+
+
+def test_a_list_may_be_used_again_while_its_bodies_wait_for_room() -> None:
+    async def work(client: LedgerClient, member: Member) -> None:
+        client._appends._in_flight_max = 1
+        first, batch = client.submit(b"first"), [b"a", b"b"]
+        second = asyncio.ensure_future(client.append_many(batch))
+        await asyncio.sleep(0)
+        batch[:] = [b"c"]
+        await first
+        assert (await second).last_index == 2
+        assert [body for bodies in member.appends for body in bodies] == [b"first", b"a", b"b"]
 
     against(counting(), work)
 

@@ -30,6 +30,7 @@ from node.client.link import NotSupported, RemotingError
 from node.client.plain_dledger import INDEX_MAX
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.peers import dialled
 from node.transport.awaited_frames import AwaitedRead, encode_awaited_read
 from node.transport.slab_frames import (
     BodyError,
@@ -62,7 +63,7 @@ class OwnEngine:
         if node.tls_cert_file is not None and node.tls_key_file is not None and node.tls_ca_file is not None:
             tls = client_context(node.tls_cert_file, node.tls_key_file, node.tls_ca_file)
         host, port = split_address(settings.self_address)
-        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        host = dialled(host)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.member_id = node.id
         self._lets_reads_wait = True  # until this connection's engine says that it does not know them

@@ -16,6 +16,7 @@ from node.control.common import Parts, not_leader
 from node.control.problems import Problem
 from node.message_client.errors import Unavailable
 from node.message_client.link import Link
+from node.protocol.peers import dialled
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
 from node.views.state import StateView
@@ -31,7 +32,7 @@ class BrokerLink:
 
     def __init__(self, settings: Settings) -> None:
         host, port = split_address(settings.broker.address)
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        host = dialled(host)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._link: Link | None = None
 

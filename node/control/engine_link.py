@@ -18,6 +18,7 @@ from typing import Any
 from node.config import Settings, read_token, split_address
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
+from node.protocol.peers import dialled
 from node.store.errors import StoreError
 from node.store.files.hard_state import read_hard_state
 from node.store.files.platform import OS, Platform
@@ -57,9 +58,8 @@ class EngineLink:
 
     def __init__(self, settings: Settings, platform: Platform = OS) -> None:
         self.directory, self.platform = settings.store_directory, platform
-        self.host, self.port = split_address(settings.self_address)
-        if self.host in ("0.0.0.0", "::"):
-            self.host = "127.0.0.1"
+        host, self.port = split_address(settings.self_address)
+        self.host = dialled(host)
         self.group, self.self_id = settings.node.group, settings.node.id
         self.settings = settings
         self.token = self.read_token()

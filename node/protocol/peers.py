@@ -31,6 +31,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def dialled(host: str) -> str:
+    """Where this machine reaches what listens on that host: on all addresses of IPv4, or of IPv6 alone, on loopback."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
 def check_host(host: str) -> None:
     """Raises ValueError for what can be no host's name: resolvers refuse it with errors of all kinds, or ask for it."""
     try:

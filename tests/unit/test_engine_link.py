@@ -189,6 +189,15 @@ def test_a_group_without_an_id_is_told_by_its_name(tmp_path: Path) -> None:
     beside(tmp_path, work, has=None)
 
 
+@pytest.mark.parametrize(("address", "host"), [("[::]:7", "::1"), ("0.0.0.0:7", "127.0.0.1"), ("[::1]:7", "::1")])
+def test_an_engine_that_listens_everywhere_is_reached_on_its_own_loopback(
+    tmp_path: Path, address: str, host: str
+) -> None:
+    """On [::] it listens for IPv6 alone; it was looked for on 127.0.0.1, and so said to be down."""
+    settings = load({"node.id": "n0", "peers": f"n0-{address}", "node.data": str(tmp_path)}, None, {})
+    assert EngineLink(settings).host == host
+
+
 def test_what_says_nothing_was_not_sent_the_request(tmp_path: Path) -> None:
     async def work() -> None:
         server = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(60), "127.0.0.1", 0)

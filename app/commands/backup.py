@@ -24,6 +24,7 @@ from app.commands.common import (
     JsonOption,
     TokenFileOption,
     demo_meant,
+    existing_directory,
     say,
     settings_of,
     show,
@@ -236,6 +237,8 @@ def _test(directory: Path, scratch: Path | None, as_json: bool) -> int:
     from app.backup.run import verify
     from app.backup.sets import newest_in, sets_in
     from node.store.backup.manifest import MANIFEST
+
+    existing_directory(directory)
 
     def each() -> Json:
         if (directory / MANIFEST).exists() or not sets_in(directory):

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.backup import carried_out
-from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, existing_directory, say, show, show_json
 from node.config import ConfigError, parse_peers
 from node.config_models import GROUP_NAME
 from node.protocol.group_id import check_group_token
@@ -52,6 +52,7 @@ def restore(
     as_json: JsonOption = False,
 ) -> int:
     """Make a new group, or a member, of a back-up."""
+    existing_directory(directory)
     if db is not None:
         if into or group or one_id or group_token or as_id or peers:
             raise Failure(Exit.USAGE, "--db restores the console's database alone")

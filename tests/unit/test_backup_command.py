@@ -151,6 +151,8 @@ def test_refusals_have_their_codes(tmp_path: Path, member: Path, capsys: pytest.
     assert "data directory" in inside and not (member / "b").exists()
     assert "no back-up" in command(capsys, "backup", "verify", tmp_path, code=1)["error"]
     assert "no back-up" in command(capsys, "restore", tmp_path, "--into", tmp_path / "x", "--as", "n0", code=1)["error"]
+    for words in (("backup", "verify", tmp_path / "none"), ("restore", tmp_path / "none", "--into", "x", "--as", "n0")):
+        assert "no such directory" in command(capsys, *words, code=64)["error"]
     assert not (tmp_path / "x").exists()
 
 

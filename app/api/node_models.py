@@ -109,6 +109,10 @@ class NodeSegments(answers.Segments):
     node_id: str
 
 
+class NodeSnapshots(answers.SnapshotList):
+    node_id: str
+
+
 class NodeDigests(answers.Digests):
     node_id: str
 

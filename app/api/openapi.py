@@ -18,7 +18,7 @@ PUBLIC: Final = ("/api/v1",)
 FROM_NODES: Final = (404, 409, 410, 412, 416, 421, 422, 502, 503, 504)
 NODES: Final = (
     "/state", "/watermarks", "/dispatchers", "/closures", "/entries", "/truncations", "/segments", "/digests",
-    "/leadership-transfer", "/repair", "/restart", "/members",
+    "/leadership-transfer", "/repair", "/restart", "/members", "/scrub", "/snapshots",
 )  # fmt: skip
 
 

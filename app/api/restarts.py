@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
@@ -15,13 +15,14 @@ from app.api.repairs import Key, member_of
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
 from app.console.member_changes import check_term
-from app.console.restarts import KIND, What
 from app.db.idempotency import fingerprint
 from app.security.roles import Viewer
 from node.openapi_statuses import says
 from node.views.request_body import RequestBody
 
 Json = dict[str, Any]
+KIND: Final = "restart"
+What = Literal["engine", "state_machine"]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"], dependencies=[OfALog])
 
 
@@ -80,5 +81,6 @@ async def begin(
         fingerprint=said,
     )  # fmt: skip
     if fresh:
-        console.restarts.start(operation["id"], url, asked.what)
+        words = asked.what.replace("_", " ")
+        console.remote_operations.start(operation["id"], url, KIND, {"what": asked.what}, f"the {words}")
     return operation

@@ -65,6 +65,7 @@ API_PARTS = (
     "app.api.schedules",
     "app.api.repairs",
     "app.api.restarts",
+    "app.api.member_operations",
     "app.api.members",
     "app.api.alerts",
     "app.api.own",

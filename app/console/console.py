@@ -28,8 +28,8 @@ from app.console.history import History
 from app.console.member_changes import MemberChanges
 from app.console.nodes import Nodes
 from app.console.preflight import Preflight, may_accept, preflight, refused_transfer
+from app.console.remote_operations import RemoteOperations
 from app.console.repairs import Repairs
-from app.console.restarts import Restarts
 from app.console.sample import NodeSample
 from app.console.settings import ConsoleSettings, Seed
 from app.console.starts import Starts
@@ -90,7 +90,7 @@ class Console:
         self.member_changes = MemberChanges(self.nodes, self.operations_kept, self.background)
         self.configurations = Configurations(self.events_kept)
         self.repairs = Repairs(self.nodes, self.operations_kept, self.background)
-        self.restarts = Restarts(self.nodes, self.operations_kept, self.background)
+        self.remote_operations = RemoteOperations(self.nodes, self.operations_kept, self.background)
         self.watches: dict[str, Watch] = {}
         self.seed_problems: dict[str, str] = {}
         # Group -> the audit that counts (`open_audit`), None where there was none; absent: not looked up yet.

@@ -17,9 +17,8 @@ from starlette.responses import RedirectResponse
 from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep
 from app.api.nodes import Member
 from app.api.repairs import member_of
-from app.api.restarts import Restart, begin
+from app.api.restarts import Restart, What, begin
 from app.console.preflight import Commands
-from app.console.restarts import What
 from app.health.group_view import GroupView, MemberView
 from app.health.next_steps import TOKEN_HEADER
 

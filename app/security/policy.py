@@ -71,6 +71,7 @@ TABLE: tuple[Rule, ...] = (
     rule("POST", CLUSTER + r"/entries", Right.OPERATE),
     rule("POST PUT DELETE", CLUSTER + r"/members(/.*)?", Right.OPERATE),
     rule("POST", PAGE + r"/members/change", Right.OPERATE),
+    rule("POST", CLUSTER + r"/(scrub|repairs|snapshots)", Right.OPERATE),
     rule("POST", CLUSTER + r"/nodes/[^/]+/repair", Right.OPERATE),
     rule("POST", PAGE + r"/nodes/[^/]+/repair", Right.OPERATE),
     rule("POST", CLUSTER + r"/nodes/[^/]+/restart", Right.OPERATE),

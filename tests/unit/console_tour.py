@@ -125,6 +125,11 @@ class Tour:
         await self.ask("DELETE", f"/api/v1/operations/{begun['id']}")
         await self.ask("POST", f"{GROUP}/nodes/n2/repair", {"from_index": 700, "to_index": 800})
         await self.ask("POST", f"{GROUP}/nodes/n2/restart", {"what": "engine"})
+        for what in ("scrub", "repairs", "snapshots"):
+            await self.ask("POST", f"{GROUP}/{what}?node=n2", {"dry_run": True})
+            await self.ask("POST", f"{GROUP}/{what}?node=n2", {"dry_run": False})
+        await self.ask("GET", f"{GROUP}/snapshots?node=n2")
+        await self.ask("GET", f"{GROUP}/operations")
         await self.ask("GET", "/api/v1/demo/state")
         await self.ask("POST", "/api/v1/demo/break", {"what": "kill", "node": "n2"})
         runner: AuditRunner = self.kit.app.state.audit_runner

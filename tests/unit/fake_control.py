@@ -208,10 +208,15 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             files = [{"kind": "data", "name": "0" * 20, "start": 0, "size_bytes": 300_000, "first_index": 0,
                       "last_index": node.end}]  # fmt: skip
             return 200, {"as_of": rfc3339(utc_now()), "etag": '"boot-0"', "items": files, "next": None}
+        if what == "snapshots" and request.method == "GET":
+            files = [{"name": "data", "size_bytes": 4096}, {"name": "quorumscope-meta", "size_bytes": 120}]
+            saved = {"index": 900, "term": self.term, "chain_crc": 7, "is_sealed": True, "files": files}
+            return 200, {"as_of": rfc3339(utc_now()), "items": [saved], "next": None}
         if what == "digests":
             block = {"from_index": 0, "to_index": node.end, "count": node.end + 1, "digest": "0" * 64,
                      "read_at": rfc3339(utc_now())}  # fmt: skip
-            return 200, {"as_of": rfc3339(utc_now()), "items": [block], "next": None}
+            known = {"begin_index": 0, "end_index": node.end}
+            return 200, {"as_of": rfc3339(utc_now()), **known, "items": [block], "next": None}
         if what == "leadership-transfer":
             return self.transfer(request)
         if what == "members":

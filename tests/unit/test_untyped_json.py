@@ -33,7 +33,6 @@ ALLOWED = {
     "app/console/second_factor_pages.py": (1, "what a template is drawn with"),
     "app/console/repairs.py": (1, "operations: a node's own resource"),
     "app/console/remote_operations.py": (1, "operations: a node's own resource"),
-    "app/console/restarts.py": (1, "operations: a node's own resource"),
     "node/views/answers.py": (2, "what operations end with, and what a repair is about: of many kinds"),
     "app/console/proxy.py": (1, "entries and truncations of members: other resources"),
 }

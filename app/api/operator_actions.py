@@ -12,10 +12,11 @@ from app.api.common import ClusterId, ConsoleDep, Json, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.node_models import NodeAppended
 from app.console.cursors import INT64_MAX
+from app.console.errors import Invalid
 from app.console.preflight import Preflight
 from app.console.proxy import pick
 from node.openapi_statuses import says
-from node.views.request_body import RequestBody
+from node.views.request_body import NO_KEY, RequestBody
 from node.views.transfer import Transfer
 
 router = APIRouter(prefix="/clusters/{cluster_id}", tags=["operator actions"], dependencies=[OfALog])
@@ -73,6 +74,8 @@ async def transfer(
 @router.post("/entries", status_code=200, responses=says(NodeAppended))
 async def append(cluster_id: ClusterId, body: NewEntries, request: Request, console: ConsoleDep) -> Json:
     """Appends through the leader. 504 with `outcome: unknown` must not be repeated blindly."""
+    if "idempotency-key" in request.headers:
+        raise Invalid(NO_KEY, outcome="not_appended")
     note(request, f"clusters/{cluster_id}/entries", after={"entries": len(body.entries)})
     view = console.group_view(cluster_id)
     node_id, url = pick(view, view.leader_id)

@@ -132,3 +132,11 @@ def term_moved(if_term: int, state: StateView) -> Problem:
     """412: the caller looked at another term."""
     code = int(ResponseCode.TERM_CHANGED)
     return Problem(412, "The term moved", f"The term is {state.term}, not {if_term}.", code=code)
+
+
+def below_begin(index: int, begin: int) -> Problem:
+    """410: it was asked for what is gone from the front of the log."""
+    code = int(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
+    text = f"This log begins at {begin}; {index} was removed."
+    action = f"read from {begin} on; another member may hold older entries"
+    return Problem(410, "Trimmed", text, code=code, begin_index=begin, action=action)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationE
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from node.control.common import INT64_MAX, Begin, Index, Json, Parts, PartsDep, not_leader
+from node.control.common import INT64_MAX, Begin, Index, Json, Parts, PartsDep, below_begin, not_leader
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.entry_pages import As, EntryPage, entry_json
 from node.control.log_files import FileMarks
@@ -134,13 +134,6 @@ async def top_of(parts: Parts, state: StateView, view: View) -> Json:
         raise Problem(503, "Unknown", "Nobody knows what is committed; view=raw shows the local log.", headers=RETRY)
     last = committed if view == "committed" else marks.end_index
     return {"begin_index": marks.begin_index, "committed_index": committed, "last_index": last}
-
-
-def below_begin(index: int, begin: int) -> Problem:
-    code = int(ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN)
-    text = f"This log begins at {begin}; {index} was removed."
-    action = f"read from {begin} on; another member may hold older entries"
-    return Problem(410, "Trimmed", text, code=code, begin_index=begin, action=action)
 
 
 async def linearizable(
@@ -265,9 +258,12 @@ async def append(request: Request) -> Response:
 
 def expected_index_of(request: Request) -> int | None:
     """What the query names, checked. Raises Problem."""
-    asked = request.query_params.get("expected_index") if request.scope["query_string"] else None
+    asked = request.query_params.getlist("expected_index") if request.scope["query_string"] else []
+    if len(set(asked)) > 1:
+        text = f"query.expected_index: {' and '.join(asked[:2])}; name it once."
+        raise Problem(422, "Invalid request", text, outcome="not_appended")
     try:
-        return None if asked is None else EXPECTED_INDEX.validate_python(asked)
+        return EXPECTED_INDEX.validate_python(asked[0]) if asked else None
     except ValidationError as error:
         reason = "; ".join(one["msg"] for one in error.errors())
         fields = [{"field": "query.expected_index", "reason": reason}]
@@ -279,7 +275,7 @@ async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
     """The bodies, and the index that the first one is to get. Raises Problem."""
     expected_index = expected_index_of(request)
     raw = await request.body()
-    if request.headers.get("content-type", "").startswith("application/octet-stream"):
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/octet-stream":
         if len(raw) > OCTETS_MAX:
             raise Problem(413, "Too large", f"One body has at most {OCTETS_MAX} bytes.", outcome="not_appended")
         return [raw], expected_index
@@ -294,6 +290,9 @@ async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
         raise Problem(422, "Invalid request", reason, outcome="not_appended") from None
     except (binascii.Error, ValueError) as error:
         raise Problem(422, "Invalid request", f"entries: {error}", outcome="not_appended") from None
+    if None not in (given.expected_index, expected_index) and given.expected_index != expected_index:
+        text = f"expected_index is {given.expected_index} in the body and {expected_index} in the query: name it once."
+        raise Problem(422, "Invalid request", text, outcome="not_appended")
     return bodies, given.expected_index if given.expected_index is not None else expected_index
 
 

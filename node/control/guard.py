@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from node.protocol.codes import ResponseCode
 from node.protocol.peers import name_in
 from node.request_head import fault_in_head
 from node.rereading import Rereading
+from node.views.request_body import NO_KEY
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 WRITE_TYPES = frozenset({"application/json", "application/octet-stream"})
@@ -36,6 +37,10 @@ TOKEN = "the control plane's token"
 TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
 KEYS_PATH: Final = "/api/v1/kv/"
+# Calls that store something new each time, and what is said of one that is refused.
+KEYLESS: Final[Mapping[str, str]] = {
+    "/api/v1/entries": "not_appended", "/api/v1/machine/command": "not_appended", "/api/v1/messages": "not_stored",
+}  # fmt: skip
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -71,6 +76,7 @@ class Guard:
             self.check_origin,
             self.check_token,
             self.check_type,
+            self.check_key,
             self.check_group,
         )
 
@@ -162,9 +168,16 @@ class Guard:
         if scope["method"] not in ("POST", "PUT", "PATCH"):
             return
         given = asked.get("content-type", "").partition(";")[0].strip().lower()
-        if given not in WRITE_TYPES and not (not given and asked.get("content-length", "0") == "0"):
+        empty = asked.get("content-length", "0") == "0" and "transfer-encoding" not in asked
+        if given not in WRITE_TYPES and not (not given and empty):
             text = f"Send application/json or an octet-stream, not {given!r}."
             raise Problem(415, "Unsupported media type", text)
+
+    def check_key(self, scope: Scope, asked: Headers) -> None:
+        """Who sends a key with an append trusts that a retry appends nothing. This node could keep that promise only
+        while it leads and its control plane runs, so the key is refused and not overlooked. Raises Problem."""
+        if scope["method"] == "POST" and scope["path"] in KEYLESS and "idempotency-key" in asked:
+            raise Problem(422, "No key for appends", NO_KEY, outcome=KEYLESS[scope["path"]])
 
     def check_group(self, scope: Scope, _: Headers) -> None:
         query = scope.get("query_string", b"")

@@ -6,13 +6,14 @@ cut cannot be glued to one read before (If-Match: 412); one pread a range.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
 
-from node.control.common import Begin, Json, Limit, Parts, PartsDep, To
+from node.control.common import Begin, Json, Limit, Parts, PartsDep, To, below_begin
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import BYTES, gives, says
@@ -27,6 +28,8 @@ router = APIRouter(prefix="/api/v1", tags=["segments"])
 RANGE_BYTES_MAX = 16 << 20
 BLOCKS_MAX = 1000
 ENTRIES_MAX = 2_000_000
+TRIES = 3
+LOOKS, LOOK_EVERY_S = 20, 0.05  # at a log that is being cut
 RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))", re.ASCII | re.IGNORECASE)
 Name = Annotated[str, Path(pattern=r"^[0-9]{20}$")]
 Kind = Literal["data", "index"]
@@ -41,7 +44,7 @@ async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Offset = None) 
     items = [segment_json(one) for one in found[start : start + limit]]
     more = str(start + limit) if start + limit < len(found) else None
     store = await parts.bulk.read(store_json)
-    return {"as_of": now_text(), "etag": await etag(parts), "store": store, "items": items, "next": more}
+    return {"as_of": now_text(), "etag": (await settled(parts))[1], "store": store, "items": items, "next": more}
 
 
 def store_json(reader: StoreReader) -> Json:
@@ -68,18 +71,26 @@ def segment_json(one: Any) -> Json:
     return {name: getattr(one, name) for name in names}
 
 
-async def etag(parts: Parts) -> str:
-    """Strong: changes with every truncation and every start of the engine."""
-    state = await parts.snapshots.get(StateView)
-    count = state.truncation_count
-    if count is None:
-        count = len(await parts.bulk.read(lambda reader: list(reader.truncations())))
-    return f'"{state.boot_id or "down"}-{count}"'
+async def settled(parts: Parts) -> tuple[StateView, str]:
+    """The log's state, and its ETag: strong, for it changes with every truncation and every start of the engine.
+
+    The files say how many truncations there were: an archive is there before its cut begins. Raises Problem while a
+    cut is under way, when neither the old bytes nor the new ones are all there.
+    """
+    for attempt in range(LOOKS):
+        await asyncio.sleep(LOOK_EVERY_S if attempt else 0)
+        state = await parts.snapshots.get(StateView)
+        count = await parts.bulk.read(lambda reader: reader.archive.count)
+        answers = state.engine == "ok"
+        cutting = answers and state.marks.truncating_from_index is not None
+        if not cutting and not (answers and state.truncation_count not in (None, count)):
+            return state, f'"{state.boot_id or "down"}-{count}"'
+        parts.snapshots.outdate()
+    raise Problem(503, "Being cut", "The log is being truncated; try again.", headers={"retry-after": "1"})
 
 
-async def durable_end(parts: Parts, kind: str, start: int, size_bytes: int) -> int:
+async def durable_end(parts: Parts, state: StateView, kind: str, start: int, size_bytes: int) -> int:
     """How many bytes of this segment are durable. Raises Problem."""
-    state = await parts.snapshots.get(StateView)
     durable_index = state.marks.durable_index if state.engine == "ok" else None
     position = state.durable_position if state.engine == "ok" else None
     if kind == "data" and position is not None:
@@ -110,23 +121,37 @@ async def segment(
     if_range: HeaderText = None,
 ) -> Response:
     """Raw bytes; at most 16 MiB at a time, and shorter where the durable end comes first."""
-    tag = await etag(parts)
-    if if_match is not None and if_match != "*" and tag not in [one.strip() for one in if_match.split(",")]:
-        text = "The log was truncated, or the engine restarted, since that ETag; begin again."
-        raise Problem(412, "Changed", text, etag=tag)
-    if if_range is not None and if_range.strip() != tag:
-        range_ = None  # who goes on with another log's file gets this one from its start
+    asked = range_
+    for _ in range(TRIES):
+        state, tag = await settled(parts)
+        if if_match is not None and if_match != "*" and tag not in [one.strip() for one in if_match.split(",")]:
+            text = "The log was truncated, or the engine restarted, since that ETag; begin again."
+            raise Problem(412, "Changed", text, etag=tag)
+        if if_range is not None and if_range.strip() != tag:
+            asked = None  # who goes on with another log's file gets this one from its start
+        answer = await bytes_of(parts, state, kind, name, asked)
+        if (await settled(parts))[1] == tag:  # else the log was cut under the reading
+            answer.headers["etag"] = tag
+            return answer
+    raise Problem(503, "Being cut", "The log is truncated again and again; try again.", headers={"retry-after": "1"})
+
+
+async def bytes_of(parts: Parts, state: StateView, kind: str, name: str, asked: str | None) -> Response:
+    """A range of a segment, or what there is of all of it. Raises Problem."""
     found = await parts.bulk.read(lambda reader: [one for one in reader.segments() if one.kind == kind])
     chosen = next((one for one in found if one.name == name), None)
     if chosen is None:
         if found and int(name) < min(one.start for one in found):
             raise Problem(410, "Removed", f"Retention removed {kind}/{name}.")
         raise Problem(404, "Unknown segment", f"There is no segment {kind}/{name}.")
-    end = await durable_end(parts, kind, chosen.start, chosen.size_bytes)
-    first, last = parse_range(range_, end)
-    content = await parts.bulk.read(lambda reader: reader.read_segment(kind, name, first, last - first + 1))
-    headers = {"etag": tag, "accept-ranges": "bytes"}
-    whole = not asks_for_bytes(range_) and len(content) == end
+    end = await durable_end(parts, state, kind, chosen.start, chosen.size_bytes)
+    first, last = parse_range(asked, end)
+    try:
+        content = await parts.bulk.read(lambda reader: reader.read_segment(kind, name, first, last - first + 1))
+    except KeyError:
+        raise Problem(410, "Removed", f"Retention removed {kind}/{name} while it was read.") from None
+    headers = {"accept-ranges": "bytes"}
+    whole = not asks_for_bytes(asked) and len(content) == end
     if not whole:
         headers["content-range"] = f"bytes {first}-{first + len(content) - 1}/{end}"
     return Response(content, 200 if whole else 206, headers, media_type="application/octet-stream")
@@ -169,7 +194,11 @@ async def digest_list(
     marks = await parts.bulk.marks()
     if marks is None:
         raise Problem(503, "No log yet", "The files cannot be read.", headers={"retry-after": "1"})
-    first = marks.begin_index if from_ is None else max(from_, marks.begin_index)
+    first = marks.begin_index if from_ is None else from_
+    if to is not None and from_ is not None and to < from_:
+        raise Problem(422, "Invalid request", f"The range ends at {to}, before it begins at {from_}.")
+    if min(first, first if to is None else to) < marks.begin_index:
+        raise below_begin(min(first, first if to is None else to), marks.begin_index)
     last = marks.end_index if to is None else min(to, marks.end_index)
     blocks_end = (first // block + BLOCKS_MAX) * block - 1
     entries_end = (first // block + max(1, ENTRIES_MAX // block)) * block - 1
@@ -180,4 +209,10 @@ async def digest_list(
             (first, stop, block),
             lambda: parts.bulk.read(lambda reader: reader.digests(first, stop, block), upto_index=stop),
         )
-    return {"as_of": now_text(), "items": items, "next": str(stop + 1) if stop < last else None}
+        begin = await parts.bulk.read(lambda reader: reader.begin_index)
+        if first < begin and (not items or items[0]["from_index"] > first):  # it was removed while it was read
+            raise below_begin(first, begin)
+    return {
+        "as_of": now_text(), "begin_index": marks.begin_index, "end_index": marks.end_index, "items": items,
+        "next": str(stop + 1) if stop < last else None,
+    }  # fmt: skip

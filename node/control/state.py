@@ -84,6 +84,7 @@ async def events(
     """Oldest first, after `cursor`; as text/event-stream on demand. A range that is lost shows as a `gap`."""
     after = cursor or since or last_event_id
     if "text/event-stream" in request.headers.get("accept", ""):
+        after = last_event_id or after  # who comes again asks at the same address, and says what it has since
         if parts.event_readers >= EVENT_READERS_MAX:
             text = f"{parts.event_readers} streams are open already; ask for the JSON list, or try again."
             raise Problem(503, "Too many readers", text, headers={"retry-after": "5"})

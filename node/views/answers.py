@@ -197,9 +197,11 @@ class Digest(BaseModel):
 
 
 class Digests(BaseModel):
-    """`next`: the next `from`, where the range is answered in parts."""
+    """`next`: the next `from`, where the range is answered in parts. `end_index`: a range may go on where it ends."""
 
     as_of: str
+    begin_index: int
+    end_index: int
     items: list[Digest]
     next: str | None
 

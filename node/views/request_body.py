@@ -12,6 +12,10 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, model_validator
 
 BODY: Final = ConfigDict(extra="forbid", strict=True)  # times, which JSON has as text, are named as not strict
+NO_KEY: Final = (
+    "An append keeps no Idempotency-Key: the next leader would not know it, and a retry would append twice. Send it"
+    " without one, with expected_index where that can be named; after an unknown outcome read that index first."
+)
 
 
 def whole(value: Any) -> Any:

@@ -61,13 +61,15 @@ def test_what_was_removed_is_gone_for_everybody_and_everybody_says_where_the_log
     url = group.urls["n0"]
     for path in (
         f"/api/v1/entries/{begin - 1}", "/api/v1/entries?from=0", "/api/v1/entries?from=0&consistency=linearizable",
+        "/api/v1/digests?from=0", f"/api/v1/digests?from={begin - 1}&to={last}", "/api/v1/digests?to=0",
     ):  # fmt: skip
         gone = group.get("n0", path)
         assert (gone.status_code, gone.json()["begin_index"]) == (410, begin), path
     late = group.client.put(f"{url}/api/v1/pins/late", json={"from_index": 0, "for_s": 5})
     assert (late.status_code, late.json()["begin_index"]) == (410, begin)
     assert group.get("n0", "/api/v1/segments/data/" + "0" * 20).status_code == 410
-    assert group.get("n0", "/api/v1/digests?from=0").json()["items"][0]["from_index"] == begin
+    digests = group.get("n0", "/api/v1/digests").json()
+    assert digests["items"][0]["from_index"] == digests["begin_index"] == begin
     assert group.get("n0", f"/api/v1/entries/{begin}").json()["index"] == begin
     assert f"quorumscope_log_begin_index {float(begin)}" in group.get("n0", "/metrics").text
     events = [one for one in group.get("n0", "/api/v1/events").json()["items"] if one["kind"] == "prefix_removed"]

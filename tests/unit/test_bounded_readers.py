@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import Request
 
+from node.closed_stream import ClosedStream
 from node.config import load
+from node.control import state
 from node.control.app import create_app
 from node.control.problems import Problem
 from node.control.shared_work import SharedWork
 from node.control.state import EVENT_READERS_MAX
-from node.views.events import EventsView
+from node.views.events import EventsView, EventView
 
 
 def test_a_reader_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
@@ -78,3 +82,27 @@ def test_the_same_digests_are_computed_once_and_others_wait_their_turn() -> None
         assert await shared.get(3, lambda: compute(3)) == 3, "there is room again"
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("query", "last", "after"), [("boot-3", "boot-9", "boot-9"), ("boot-3", None, "boot-3"), (None, "boot-9", "boot-9")]
+)
+def test_a_stream_that_is_opened_again_goes_on_where_it_ended(
+    query: str | None, last: str | None, after: str | None
+) -> None:
+    """A browser asks again at the same address: what `since` names there came again each time."""
+    asked: list[str | None] = []
+
+    async def events(known: str | None, _age_s: float) -> EventsView:
+        asked.append(known)
+        return EventsView(items=(EventView(id="boot-10", at="", kind="role", severity="info", detail={}),), next=None)
+
+    async def work() -> None:
+        parts = SimpleNamespace(event_readers=0, stopping=asyncio.Event(), snapshots=SimpleNamespace(events=events))
+        request = Request({"type": "http", "headers": [(b"accept", b"text/event-stream")]})
+        stream = await state.events(request, parts, since=query, last_event_id=last)  # type: ignore[arg-type]
+        assert isinstance(stream, ClosedStream)
+        assert "id: boot-10" in str(await anext(aiter(stream.body_iterator)))
+
+    asyncio.run(work())
+    assert asked == [after]

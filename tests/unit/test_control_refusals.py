@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from node.control.engine_link import EngineAway
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import Entry, Magic, pack_record
 from node.store.file_store import FileStore
+from node.store.files.truncation_archive import TruncationArchive
+from node.store.log_store import TruncationRecord
+from node.store.reader import StoreReader
 from node.transport.slab_frames import ReadAnswer, ReadMode, decode_read, encode_read_answer
 
 Work = Callable[[httpx2.AsyncClient], Awaitable[Any]]
@@ -130,6 +133,80 @@ def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:
     with_plane(tmp_path, work)
 
 
+def cut(place: Path) -> None:
+    """What is there, durably, before a cut begins."""
+    record = TruncationRecord("n0", "n1", 2, 2, 2, "a test", 1)
+    TruncationArchive(place / "dledger-n0").add(record, [b"the last record"])
+
+
+def test_bytes_read_across_a_truncation_never_have_the_etag_from_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ETag was taken before the bytes were read: those read after a cut could be glued to those before it."""
+    held(tmp_path, 3)
+    path, read = f"/segments/data/{0:020d}", StoreReader.read_segment
+    cuts = [cut, cut]
+
+    def cut_before_reading(reader: StoreReader, kind: str, name: str, offset: int, length: int) -> bytes:
+        if cuts:
+            cuts.pop()(tmp_path)
+        return read(reader, kind, name, offset, length)
+
+    async def work(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        before = await client.get("/segments")
+        with monkeypatch.context() as patched:
+            patched.setattr(StoreReader, "read_segment", cut_before_reading)
+            pinned = await client.get(path, headers={"if-match": before.json()["etag"]})
+            free = await client.get(path)
+        return [before, pinned, free, await client.get("/segments")]
+
+    before, pinned, free, after = with_plane(tmp_path, work)
+    assert pinned.status_code == 412 and pinned.json()["etag"] != before.json()["etag"]
+    assert free.status_code == 200 and free.headers["etag"] == after.json()["etag"] != pinned.json()["etag"]
+
+
+def test_digests_of_a_range_that_cannot_be_say_so(tmp_path: Path) -> None:
+    """A range that ends before it begins was answered with 200 and nothing, as if there were nothing to compare."""
+    held(tmp_path, 3)
+
+    async def work(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        return [await client.get(f"/digests?{one}") for one in ("from=2&to=1", "from=1&to=9", "from=7", "from=1&to=1")]
+
+    reversed_, beyond, later, one = with_plane(tmp_path, work)
+    assert reversed_.status_code == 422 and "ends at 1, before it begins at 2" in reversed_.json()["detail"]
+    assert (beyond.json()["end_index"], [each["count"] for each in beyond.json()["items"]]) == (2, [2])
+    assert (later.status_code, later.json()["items"], later.json()["end_index"]) == (200, [], 2)
+    assert [each["count"] for each in one.json()["items"]] == [1]
+
+
+@pytest.mark.parametrize(("path", "outcome"), [("entries", "not_appended"), ("messages", "not_stored")])
+def test_an_idempotency_key_that_nobody_keeps_is_refused(tmp_path: Path, path: str, outcome: str) -> None:
+    """It was overlooked: a retry under the same key appended a second time."""
+    given = {"idempotency-key": "once"}
+    refused = with_plane(tmp_path, lambda client: client.post(f"/{path}", json={"entries": ["x"]}, headers=given))
+    assert (refused.status_code, refused.json()["outcome"]) == (422, outcome)
+    assert "expected_index" in refused.json()["detail"]
+
+
+def test_a_body_in_chunks_says_what_it_is(tmp_path: Path) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'{"entries": ["x"]}'
+
+    refused = with_plane(tmp_path, lambda client: client.post("/entries", content=chunks()))
+    assert (refused.status_code, refused.json()["outcome"]) == (415, "not_appended")
+
+
+@pytest.mark.parametrize(
+    ("query", "body"), [("expected_index=5", 6), ("expected_index=5&expected_index=6", None)]
+)  # fmt: skip
+def test_two_expected_indexes_are_no_condition(tmp_path: Path, query: str, body: int | None) -> None:
+    """The one in the body counted, and the other one was overlooked."""
+    sent = {"entries": ["x"]} | ({} if body is None else {"expected_index": body})
+    refused = with_plane(tmp_path, lambda client: client.post(f"/entries?{query}", json=sent))
+    assert (refused.status_code, refused.json()["outcome"]) == (422, "not_appended")
+    assert "name it once" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("status", "path", "headers", "content"),
     [
@@ -141,6 +218,7 @@ def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:
         (422, "/entries?expected_index=zz", {}, b"x"),
         (400, "/entries?group=%ff", {}, b"x"),
         (503, "/entries", {}, b"x"),
+        (503, "/entries", {"content-type": "Application/Octet-Stream"}, b"x"),
     ],
 )
 def test_a_refused_append_says_that_nothing_was_appended(

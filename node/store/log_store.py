@@ -57,9 +57,7 @@ class HardState:
     `configurations`: where entries are that say who belongs to the group, and their bodies: the newest committed one
     and those behind it. It is here before the entry is in the log: so one that cannot be found there never was.
     `kept`: the settings that this member keeps to (`consensus/settings_change.py`); None: none are on record.
-    `owner`: the member whose state this is; None: written by a release that did not say.
-
-    Everything after `store_ids` is unknown to readers of version 1, which drop it with their next write.
+    `owner`: whose state this is; None: not said. Readers of version 1 know nothing after `store_ids`, and drop it.
     """
 
     term: int = 0

@@ -25,7 +25,7 @@ UNREADABLE = b"\xee"  # stands for bytes that the disk cannot read: not zeros, w
 class Segment:
     """`start` is the absolute position of the file's first byte, `end` the one right after the file.
 
-    `on_unreadable`: told of pages that the disk cannot read (EIO), which are then read around; None: they are an error.
+    `on_unreadable`: gets each page that the disk cannot read (EIO), which is then read around; None: that is an error.
     """
 
     __slots__ = (

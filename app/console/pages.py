@@ -30,6 +30,7 @@ from app.console.fragments import LIVE, install
 from app.console.pair_view import context_of
 from app.console.waterline import UNITS
 from app.db.base import rfc3339, utc_now
+from app.health.facts import capital
 from app.health.group_view import GroupView
 from app.security.roles import Viewer
 
@@ -223,7 +224,10 @@ async def operation(request: Request, operation_id: str, console: ConsoleDep, vi
     found = await operations.operation_for(console, viewer, operation_id)
     view = next((one for one in console.clusters() if one.cluster.id == found["cluster_id"]), None)
     cluster = view.cluster if view is not None else {"id": found["cluster_id"], "name": found["cluster_id"]}
-    context = {"operation": found, "view": view, "cluster": cluster, "facts": operation_facts(found)}
+    context = {
+        "operation": found, "view": view, "cluster": cluster, "facts": operation_facts(found),
+        "change_words": change_words(found),
+    }  # fmt: skip
     return page(request, "operation", context)
 
 
@@ -241,10 +245,26 @@ def operation_facts(operation: Json) -> list[tuple[str, str]]:
                 continue
             label = detail if name == "detail" else PLAIN.get(name, name.replace("_", " ").removesuffix(" id"))
             text = fmt.duration_ms(value) if name.endswith("_ms") and isinstance(value, int | float) else str(value)
+            if name == "index" and isinstance(value, int):
+                label, text = "entry", fmt.index(value)
             if text not in facts.values():
                 facts.setdefault(label, text)
     order = ("what", "how", "why")
     return sorted(facts.items(), key=lambda fact: order.index(fact[0]) if fact[0] in order else len(order))
+
+
+def change_words(operation: Json) -> str:
+    """What a change of the members that is done has changed, and what comes next; "" of all else."""
+    if operation["kind"] != "member_change" or operation["state"] != "done":
+        return ""
+    what, index = str((operation["progress"] or {}).get("detail") or ""), (operation["outcome"] or {}).get("index")
+    then = {
+        "add": "" if what.endswith(" as a learner") else " It learns first, and votes by itself once it has caught up.",
+        "replace": " The new one learns first; once it has caught up it votes by itself, and the other one leaves.",
+        "remove": " End its process on its machine: it would go on running.",
+    }.get(what.partition(" ")[0], "")
+    committed = f" Entry {index:,} says so, and is committed." if isinstance(index, int) and index >= 0 else ""
+    return f"{capital(what)}.{committed}{then}"
 
 
 @router.post("/operations/{operation_id}/cancel")

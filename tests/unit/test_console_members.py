@@ -166,7 +166,7 @@ def test_the_form_shows_the_preflight_first_and_then_asks(tmp_path: Path) -> Non
         done = await ended(kit, olga, sent.headers["location"].rpartition("/")[2])
         assert done["state"] == "done" and changes_asked(kit) == ["POST members"]
         shown = (await olga.get(sent.headers["location"])).text
-        assert "Member change" in shown and "replace n1 by n3" in shown
+        assert "Member change" in shown and "Replace n1 by n3 at 10.0.0.4:20911. Entry 1,001 says so" in shown
         assert (await olga.change("POST", f"{PAGE}/change", data={"kind": "add", "id": "n3"})).status_code == 422
 
     over(tmp_path, work)

@@ -7,7 +7,7 @@ from typing import Any
 from app.audit.entries import HeldEntry, hex_rows, row_bytes, suspects_first
 from app.console.audit_pages import lines_of, sentence
 from app.console.format import clock
-from app.console.pages import lag_summary, operation_facts
+from app.console.pages import change_words, lag_summary, operation_facts
 from app.console.tiers import COLUMNS, fold, row_of
 from app.console.waterline import waterline
 from app.db.base import rfc3339
@@ -66,6 +66,22 @@ def test_a_transfer_tells_each_thing_once_and_no_number_of_the_node() -> None:
     assert len(names) == len(set(names)) and "detail" not in names and "6f1c-uuid" not in dict(facts).values()
     same = operation_facts({**operation, "problem": {"title": "Refused", "detail": "n1 leads", "status": 409}})
     assert [value for _, value in same].count("n1 leads") == 1
+
+
+def test_a_change_of_the_members_says_what_was_changed_and_what_comes_next() -> None:
+    def said(detail: str, state: str = "done", kind: str = "member_change") -> str:
+        outcome = {"index": 12_555, "leader_id": "n0", "term": 4}
+        return change_words({"kind": kind, "state": state, "progress": {"detail": detail}, "outcome": outcome})
+
+    learns = "It learns first, and votes by itself once it has caught up."
+    assert said("add n3 at h:1") == f"Add n3 at h:1. Entry 12,555 says so, and is committed. {learns}"
+    assert said("add n3 at h:1 as a learner").endswith("is committed.")
+    assert "the other one leaves" in said("replace n1 by n3 at h:1")
+    assert said("remove n3").endswith("End its process on its machine: it would go on running.")
+    assert said("take n2 to be at h:2").endswith("is committed.")
+    assert said("add n3", state="failed") == said("from n0 to n1", kind="leadership_transfer") == ""
+    facts = operation_facts({"progress": None, "outcome": {"index": 12_555}, "problem": None})
+    assert facts == [("entry", "12,555")]
 
 
 def test_the_chart_in_words_is_in_the_chosen_unit() -> None:

@@ -8,6 +8,7 @@ import "./time.js";
 
 const SILENT_MS = 4500; // two beats missed, and a look at the clock later it is still under five seconds
 const WATCH_MS = 250;
+const LATE_MS = 1000; // who looks so much too late stood still itself, and has so long to hear what came meanwhile
 const POLL_MS = 2000;
 const RETRY_MS = 1000;
 const SLOTS = 3;
@@ -37,6 +38,20 @@ function noteMoment() {
   asOf = drawn;
   movedAt = performance.now();
   movedClock = new Date();
+}
+
+// A browser that stood still (a busy machine, a lid that was closed) has read nothing: that is no silence of the
+// console's. True once after that; what is not heard soon then is stale.
+let lookedAt = performance.now();
+
+function stoodStill() {
+  const now = performance.now(), late = now - lookedAt > WATCH_MS + LATE_MS;
+  lookedAt = now;
+  if (!late) return false;
+  const since = now - SILENT_MS + LATE_MS;
+  heardAt = Math.max(heardAt, since);
+  movedAt = Math.max(movedAt, since);
+  return true;
 }
 
 const unheard = () => performance.now() - heardAt > SILENT_MS;
@@ -144,12 +159,13 @@ if (root) {
   start();
   noteMoment();
   setInterval(() => {
+    const resumed = stoodStill();
     if (document.hidden) return;
     const silent = unheard();
     showStale(silent || unmoved());
-    if (performance.now() - polledAt < POLL_MS) return;
+    if (!resumed && performance.now() - polledAt < POLL_MS) return;
     polledAt = performance.now();
-    if (!source || silent) poll();
+    if (!source || silent || resumed) poll();
     if (!source) start();
   }, WATCH_MS);
   document.addEventListener("visibilitychange", () => {
@@ -180,12 +196,13 @@ async function ask() {
 if (!root) {
   let silent = false;
   setInterval(() => {
+    const resumed = stoodStill();
     if (document.hidden) return;
     if (unheard() !== silent) {
       silent = !silent;
       if (silent || !asksAgain()) showStale(silent); // parts that are asked for again say themselves when they are new
     }
-    if (asksAgain() || performance.now() - polledAt < POLL_MS) return;
+    if (asksAgain() || (!resumed && performance.now() - polledAt < POLL_MS)) return;
     polledAt = performance.now();
     ask();
   }, WATCH_MS);

@@ -44,6 +44,8 @@ def taken(visitor: Visitor, path: str) -> bytes:
     visitor.page.goto(path)
     if visitor.page.locator("#history").count():
         visitor.page.wait_for_selector("#history canvas")
+    # A busy machine may hold up console and browser for so long that the page rightly says it.
+    visitor.page.wait_for_selector("#stale", state="hidden")
     return visitor.page.screenshot(type="jpeg", quality=80)
 
 

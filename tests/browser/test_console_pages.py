@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,27 @@ def test_the_banner_comes_within_five_seconds_of_the_last_word(visit: Visit, con
         live.clock.run_for(5000)
         assert live.locator("#stale").is_visible() and still.locator("#stale").is_visible()
     live.clock.resume()
+    expect(still.locator("#stale")).to_be_hidden()
+
+
+def test_a_browser_that_stood_still_does_not_call_the_console_silent(visit: Visit, console: Console) -> None:
+    """A lid that was closed: one look, long after the last one, with all that came meanwhile still unread."""
+    visitor = visit()
+    live, still = visitor.page, visitor.tab()
+    live.clock.install()
+    live.goto(GROUP)
+    still.goto(f"{GROUP}/log")
+    expect(live.locator("#lane-n0 .badge.leader")).to_be_visible()
+    with console.frozen():
+        now_ms = live.evaluate("Date.now()")
+        live.clock.pause_at(datetime.fromtimestamp(now_ms / 1000 + 60, UTC))
+        for page in (live, still):
+            assert page.locator("#stale").is_hidden(), "nobody knows yet"
+        live.clock.run_for(1500)
+        for page in (live, still):
+            assert page.locator("#stale").is_visible(), "what is not heard soon is stale"
+    live.clock.resume()
+    expect(live.locator("#stale")).to_be_hidden()
     expect(still.locator("#stale")).to_be_hidden()
 
 

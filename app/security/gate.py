@@ -32,6 +32,8 @@ from node.protocol.peers import name_in
 from node.request_head import fault_in_head
 
 FORM_BYTES_MAX = 1 << 20
+PUBLIC_BYTES_MAX = 128 << 10  # of a body from whoever is not known yet: names, passwords, codes, a provider's token
+FORM_FIELDS_MAX = 1000
 FORM_TYPE = "application/x-www-form-urlencoded"
 API_TYPES = ("application/json", "application/octet-stream")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -132,6 +134,8 @@ class Gate:
                 raise Refusal(401, "Not signed in", "Sign in, or send an API token as `Authorization: Bearer …`.")
             if changes and path.startswith("/api/"):
                 check_api_type(asked)
+            if changes and rule.right is None:
+                receive = replay(await read_form(receive, PUBLIC_BYTES_MAX), receive)
             if changes and viewer is not None and viewer.via == "session" and rule.right is not None:
                 receive = await check_csrf(asked, receive, viewer)
             if rule.right is not None and viewer is not None:
@@ -296,7 +300,7 @@ async def check_csrf(asked: Headers, receive: Receive, viewer: Viewer) -> Receiv
     """
     token = asked.get("x-csrf-token")
     if token is None and asked.get("content-type", "").partition(";")[0].strip().lower() == FORM_TYPE:
-        body = await read_body(receive)
+        body = await read_form(receive, FORM_BYTES_MAX)
         fields: dict[str, list[Any]] = parse_qs(body.decode("latin-1"))
         token = fields.get("csrf_token", [None])[0]
         receive = replay(body, receive)
@@ -305,15 +309,20 @@ async def check_csrf(asked: Headers, receive: Receive, viewer: Viewer) -> Receiv
     return receive
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_form(receive: Receive, bytes_max: int) -> bytes:
+    """Its body. What takes forms apart looks at every byte, on the loop, also at those between fields. Raises
+    Refusal."""
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
-        if len(body) > FORM_BYTES_MAX:
-            raise Refusal(413, "Too large", f"A form may have {FORM_BYTES_MAX} bytes.")
+        if len(body) > bytes_max:
+            raise Refusal(413, "Too large", f"A form may have {bytes_max} bytes here.")
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            return bytes(body)
+            break
+    if body.count(b"&") + body.count(b";") > FORM_FIELDS_MAX:
+        raise Refusal(413, "Too large", f"A form may have {FORM_FIELDS_MAX} fields.")
+    return bytes(body)
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

@@ -237,6 +237,30 @@ def test_forms_carry_the_token_in_a_field_and_arrive_whole(tmp_path: Path) -> No
     run(work())
 
 
+@pytest.mark.parametrize(
+    "path", ["/login", "/login/link/abc", "/login/second-factor", "/login/oidc/backchannel-logout"]
+)
+@pytest.mark.parametrize("body", [b"&" * 1001, b";" * 1001, b"a=1&" * 1001, b"name=" + b"a" * (128 << 10)])
+def test_a_form_of_whoever_is_not_known_is_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: bytes
+) -> None:
+    """What takes forms apart has a look at each byte, on the loop: 8 MiB of separators, from anybody, stopped a console
+    for seconds."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            monkeypatch.setattr("starlette.requests.Request.form", None)
+            headers = {"content-type": "application/x-www-form-urlencoded"}
+            answer = await kit.client().post(path, content=body, headers=headers)
+            assert answer.status_code == 413, answer.text
+            ann = await kit.person()
+            if len(body) <= 128 << 10:
+                fields = b"csrf_token=" + ann.csrf.encode() + b"&" + body
+                assert (await ann.client.post("/logout", content=fields, headers=headers)).status_code == 413
+
+    run(work())
+
+
 def test_the_api_takes_no_plain_form(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:

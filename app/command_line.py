@@ -135,8 +135,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         say(f"quorumscope: {one_line(str(error)) or type(error).__name__}")  # a time-out says nothing itself
         return Exit.UNDETERMINED
     except Exception:
-        # A mistake of ours: 1 would read as a finding.
-        traceback.print_exc()
+        # A mistake of ours: 1 would read as a finding. What it was made with may be a stranger's words.
+        say(traceback.format_exc().rstrip())
         return Exit.UNDETERMINED
     if code == Exit.INTERRUPTED:
         say("interrupted")

@@ -32,7 +32,7 @@ from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeU
 from node.config import ConfigError, Settings, load
 from node.printable import escaped_json, escaped_lines
 from node.protocol.group_id import is_group_id
-from node.protocol.peers import check_host
+from node.protocol.peers import check_host, is_address
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
 
@@ -270,6 +270,8 @@ def _target_from_control(
         return Target(token=token, **demo.target)
     state = control_state(url, group, token, checked)
     peers = {peer.id: peer.address for peer in state.peers or () if peer.address}
+    if none := [f"{one}: {address!r}" for one, address in peers.items() if not is_address(address)]:
+        raise Failure(Exit.UNREACHABLE, f"{url} names no address of {none[0]}")
     if not peers or state.group is None:
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
     urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}

@@ -38,6 +38,7 @@ from app.commands.status_table import NO_ANSWER, hangs, table_of
 from app.health.facts import INFO
 from app.health.recall import Recall
 from node.client import Denied, LedgerClient, LedgerError, Unsupported
+from node.protocol.peers import is_address
 from node.views.closures import ClosuresView
 from node.views.reading import Unreadable, read
 from node.views.replication import DispatchersView, WatermarksView
@@ -115,7 +116,7 @@ def named_by_leader(target: Target, asked: Sequence[AskedMember]) -> Target:
     which proves who answers there, they are not given the token."""
     leaders = [one.state for one in asked if one.state is not None and one.state.role == "LEADER"]
     leader = max(leaders, key=lambda state: state.term or 0, default=None)
-    named = {one.id: one.address for one in (leader and leader.peers) or () if one.address}
+    named = {one.id: one.address for one in (leader and leader.peers) or () if one.address and is_address(one.address)}
     new = {member_id: address for member_id, address in named.items() if member_id not in target.peers}
     return replace(target, peers=new, token=None if target.tls is None else target.token)
 

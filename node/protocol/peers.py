@@ -36,6 +36,15 @@ def dialled(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
+def is_address(address: str | None) -> bool:
+    """Whether it is "host:port", as somebody else says it."""
+    try:
+        split_address(address or "")
+    except ValueError:
+        return False
+    return True
+
+
 def check_host(host: str) -> None:
     """Raises ValueError for what can be no host's name: resolvers refuse it with errors of all kinds, or ask for it."""
     try:

@@ -29,6 +29,7 @@ from app.commands import common
 from app.commands.common import Failure, control_call
 from app.db.models import ApiToken
 from app.security.limits import ACCOUNT
+from node import control
 from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup
 from tests.unit.test_login_limits import PASSWORD, login, with_password
@@ -215,6 +216,40 @@ def test_a_hostile_control_plane_writes_nothing_that_a_terminal_obeys(
     assert said.out or said.err
     assert obeyed(said.out) == []
     assert obeyed(said.err.replace("\r\x1b[K", "")) == []  # a line of progress, begun again
+
+
+@pytest.mark.parametrize(
+    "words", [["status"], ["append", "text"], ["tail"], ["get", "0"], ["transfer"]], ids=lambda words: words[0]
+)
+def test_an_address_that_is_none_ends_a_command_in_words(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, with what was said instead of an address as it was."""
+    terminal(monkeypatch)
+    state = json.loads((Path(control.__file__).parent / "examples.json").read_text())["get /api/v1/state"]["response"]
+    for peer in state["peers"]:
+        peer["address"] += ESCAPES
+    with answering(state) as url:
+        code = run_cli([*words, "--node", url])
+    said = capsys.readouterr()
+    assert code == 69
+    assert "names no address of" in said.err and len(said.err.splitlines()) == 1
+    assert obeyed(said.out + said.err) == []
+
+
+def test_a_mistake_of_ours_shows_nothing_that_a_terminal_obeys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def mistaken(*_asked: Any) -> None:
+        raise ValueError(f"no number: {ESCAPES}")
+
+    terminal(monkeypatch)
+    monkeypatch.setattr(common, "read", mistaken)
+    with answering(HOSTILE) as url:
+        assert run_cli(["status", "--node", url]) == 2
+    said = capsys.readouterr()
+    assert "Traceback" in said.err and "no number: " in said.err
+    assert obeyed(said.out + said.err) == []
 
 
 def test_tokens_and_trails_are_listed_without_what_a_terminal_obeys(

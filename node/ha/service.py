@@ -18,6 +18,7 @@ from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.put_result import PutStatus
 
 CONNECTIONS_MAX: Final = 64
+TROUBLE_MS: Final = 60_000  # a slave that is refused comes again every few seconds; who does not is gone
 Note = Callable[[str, str, str], None]
 
 
@@ -38,11 +39,18 @@ class HAService:
         self.fenced_by = 0
         self._too_far = ""  # what was said last of epochs and is not believed
         self.broker = ""  # where clients reach this broker
-        self.troubles: dict[str, str] = {}  # by slave: why it is not served; gone when it is
+        self._troubles: dict[str, tuple[str, int]] = {}  # why it is not served, and when it was refused last
+        self._now_ms = 0
         self.on_data: list[Callable[[], None]] = []  # called when there is more to send
         self.on_statuses: list[Callable[[], None]] = []  # called when puts stopped waiting: who answers them
         # Keeps a later epoch that somebody who asks says, and calls back once no restart forgets it.
         self.on_heard: Callable[[int, Callable[[], None]], None] = lambda _epoch, then: then()
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """By slave, or by address where nobody said who it is: why it is not served. Over when it is, or did not
+        come again for TROUBLE_MS."""
+        return {name: why for name, (why, _at_ms) in self._troubles.items()}
 
     # --- puts -----------------------------------------------------------------------------------------------------
     def handle_ha(self, next_offset: int, now_ms: int, done: Callable[[PutStatus], None]) -> None:
@@ -77,9 +85,12 @@ class HAService:
         return found
 
     def tick(self, now_ms: int) -> None:
+        self._now_ms = now_ms
         self._settling(lambda: self.transfers.expire(now_ms))
         for one in self.connections:
             one.look(now_ms)
+        for name in [name for name, (_why, at_ms) in self._troubles.items() if now_ms - at_ms > TROUBLE_MS]:
+            del self._troubles[name]
 
     def _settling(self, act: Callable[[], None]) -> None:
         """What may end waits; whoever answers the puts hears of it once."""
@@ -94,6 +105,7 @@ class HAService:
         """None: there are too many. A slave, too, says what it is to whoever asks, and serves nobody."""
         if len(self.connections) >= CONNECTIONS_MAX and not self._made_room():
             return None
+        self._now_ms = now_ms
         connection = HAConnection(self, address, now_ms)
         self.connections.append(connection)
         return connection
@@ -175,8 +187,8 @@ class HAService:
             self._settling(self.transfers.end)
 
     def served(self, connection: HAConnection) -> None:
-        self.troubles.pop(_name(connection), None)
-        self.troubles.pop(connection.address.rpartition(":")[0], None)
+        self._troubles.pop(_name(connection), None)
+        self._troubles.pop(connection.address.rpartition(":")[0], None)
         self._note("ha_connected", "info", f"slave {_name(connection)}: {connection.stand}")
 
     def refused(self, connection: HAConnection, reason: str) -> None:
@@ -184,10 +196,11 @@ class HAService:
         if not self.role.is_master or connection.only_asks:
             return
         self.refusals += 1
-        if self.troubles.get(name) != reason:
-            self.troubles[name] = reason
-            while len(self.troubles) > CONNECTIONS_MAX:
-                del self.troubles[next(iter(self.troubles))]
+        known = self._troubles.get(name)
+        self._troubles[name] = (reason, self._now_ms)
+        if known is None or known[0] != reason:
+            while len(self._troubles) > CONNECTIONS_MAX:
+                del self._troubles[next(iter(self._troubles))]
             self._note("ha_refused", "error", f"slave {name}: {reason}")
 
     def acknowledged(self, connection: HAConnection) -> None:

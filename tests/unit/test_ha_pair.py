@@ -14,6 +14,7 @@ from node.ha.connection import Phase
 from node.ha.frames import master_says, slave_says
 from node.ha.handshake import Stand
 from node.ha.lineage import PROMOTION, Lineage, lineage_path, parse_lineage, read_lineage, write_lineage
+from node.ha.service import TROUBLE_MS
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.errors import MessageStoreError
 from node.message_store.local_log import LocalCommitLog
@@ -353,6 +354,30 @@ def test_bad_input_of_a_slaves_is_refused_with_a_reason(sent: bytes, says: str, 
     slave = pair.slave().connect()
     slave.carry()
     assert same(slave) and pair.service.troubles in ({}, {"java:10.0.0.2": pair.service.troubles.get("java:10.0.0.2")})
+
+
+def test_the_alarm_about_a_peer_that_is_refused_ends_when_it_does_not_come_again(tmp_path: Path) -> None:
+    """It stood until the broker was started anew: a stranger's one connection, or a slave that was taken away."""
+    pair = Pair(tmp_path)
+    put(pair.log, *range(3))
+
+    def refused() -> None:
+        connection = pair.service.accept("10.0.0.9:1", pair.clock())
+        assert connection is not None
+        connection.receive(struct.pack(">q", -7), pair.clock())
+        pair.service.remove(connection)
+
+    for _ in range(3):  # as long as it comes again
+        refused()
+        pair.clock.ms += TROUBLE_MS
+        pair.service.tick(pair.clock())
+        assert pair.service.troubles == {"10.0.0.9": "a report of -7 from the slave"}
+    assert [kind for kind, _severity, _text in pair.notes].count("ha_refused") == 1
+    pair.clock.ms += 1
+    pair.service.tick(pair.clock())
+    assert pair.service.troubles == {}
+    refused()
+    assert [kind for kind, _severity, _text in pair.notes].count("ha_refused") == 2
 
 
 def test_a_report_that_goes_back_ends_the_connection(tmp_path: Path) -> None:

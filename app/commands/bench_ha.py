@@ -26,6 +26,7 @@ def ha(
     in_flight: Annotated[int, typer.Option(metavar="N", min=1, max=8192, help="Single sends at once.")] = 512,
     rate: Annotated[float, typer.Option(metavar="N", min=1, help="Sends a second of the even load, at most.")] = 15_000,
     fill_mb: Annotated[int, typer.Option(metavar="MB", min=1, max=100_000, help="What an empty slave gets.")] = 512,
+    fill_body_bytes: Annotated[int, typer.Option(metavar="N", min=1, max=1024 * 1024, help="Its bodies.")] = 1024,
     seconds: SecondsOption = 3.0,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -35,7 +36,7 @@ def ha(
 
     options = HaOptions(
         flush=flush_mode(flush), body_bytes=body_bytes, in_flight=in_flight, rate_per_s=rate, seconds=seconds,
-        fill_mb=fill_mb, directory=directory_of(data),
+        fill_mb=fill_mb, fill_body_bytes=fill_body_bytes, directory=directory_of(data),
     )  # fmt: skip
     show(measured(lambda: run(options)), as_json, ha_table)
     return Exit.FINE

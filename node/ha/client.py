@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from node.ha.common_end import CommonEnd
 from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
@@ -21,6 +21,7 @@ from node.ha.handshake import Hello, LogOf, Stand, hello_of, parse_hello, parse_
 from node.ha.lineage import Lineage
 from node.ha.proof import MASTER, SLAVE, Proof, Said, has_nonce
 from node.ha.settings import BrokerRole, HaSettings
+from node.ha.slave_store import SlaveStore
 from node.message_store.errors import MessageStoreError
 from node.message_store.framing import MESSAGE_BYTES_MAX
 from node.protocol.entry import BytesLike
@@ -53,21 +54,6 @@ class State(Enum):
     CUTTING = "cutting"  # its log is cut back: no connection is there meanwhile
     FLUSHING = "flushing"  # a master of RocketMQ's takes the first report for a request: all is to be on disk first
     TRANSFER = "transfer"
-
-
-class SlaveStore(Protocol):
-    """What a slave does with its master's bytes."""
-
-    @property
-    def log(self) -> LogOf: ...
-    @property
-    def durable_offset(self) -> int: ...
-    def append_data(self, offset: int, data: BytesLike) -> int: ...
-    def cut_back(self, end: int) -> int:
-        """In any thread, while nothing else uses the log: how many bytes are gone, and kept aside."""
-
-    def was_cut(self) -> None:
-        """In the owner's, once that is done, or failed."""
 
 
 Note = Callable[[str, str, str], None]
@@ -197,13 +183,24 @@ class HAClient:
         self._out.append(encode_report(offset))
         self.current_reported_offset, self.last_write_ms = offset, now_ms
 
+    @property
+    def room(self) -> memoryview:
+        """Where a socket writes the master's next bytes; `received` says how many."""
+        return self._reader.room
+
+    def received(self, size_bytes: int, now_ms: int) -> None:
+        self._take(partial(self._reader.fill, size_bytes), now_ms)
+
     def receive(self, data: BytesLike, now_ms: int) -> None:
         """The master's bytes, in pieces of any length."""
+        self._take(partial(self._reader.feed, data), now_ms)
+
+    def _take(self, frames: Callable[[], list[Frame]], now_ms: int) -> None:
         if self.is_closed:
             return
         self.last_read_ms = now_ms
         try:
-            for frame in self._reader.feed(data):
+            for frame in frames():
                 if self.is_keeping:
                     self._held.append(frame)
                 elif frame.said is not None:

@@ -11,6 +11,7 @@ sent, ends the connection; an acknowledgement is what the slave reported, never 
 from __future__ import annotations
 
 import json
+import struct
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -22,10 +23,11 @@ from node.ha.handshake import Hello, LogOf, Stand, Verdict, judge_request, parse
 from node.ha.lineage import Lineage
 from node.ha.proof import MASTER, SLAVE, has_nonce
 from node.ha.settings import HaSettings
-from node.message_store.record import SIZE_AND_MAGIC
 
-OWN_BATCH_BYTES: Final = 256 << 10  # of a frame to a slave of ours
-WHOLE_BYTES_MAX: Final = 2 << 20  # of a record that goes in a frame of its own
+SIZE: Final = struct.Struct(">i4x")  # of a record or a blank, and their magic
+SIZE_BYTES: Final = SIZE.size
+OWN_BATCH_BYTES: Final = 2 << 20  # of a frame to a slave of ours
+WHOLE_BYTES_MAX: Final = 4 << 20  # of a record that goes in a frame of its own
 PROBE_BYTES_MAX: Final = 64 << 20  # of the log, compared for one question of a slave's
 
 
@@ -137,9 +139,9 @@ class WriteSocketService:
 
 def whole_bytes(data: bytes) -> tuple[int, int]:
     """How many of these bytes of the log, which begin at a border, are whole records; how long the next one is."""
-    at, end = 0, len(data)
-    while end - at >= SIZE_AND_MAGIC.size:
-        size = SIZE_AND_MAGIC.unpack_from(data, at)[0]
+    at, end, size_of = 0, len(data), SIZE.unpack_from
+    while end - at >= SIZE_BYTES:
+        size = size_of(data, at)[0]
         if size <= 0 or size > end - at:
             return at, max(size, 0)
         at += size

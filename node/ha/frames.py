@@ -17,6 +17,8 @@ import json
 import struct
 from typing import Any, Final
 
+import numpy as np
+
 from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
@@ -27,6 +29,8 @@ ASK: Final = -1  # a slave of ours begins; a master of RocketMQ's takes it for n
 SAY: Final = -2  # an object follows
 BODY_BYTES_MAX: Final = 8 << 20  # of a frame: RocketMQ's are 32 KiB at most, or one record
 JSON_BYTES_MAX: Final = 256 << 10
+ROOM_BYTES: Final = 64 << 10  # for what comes before the length of a frame is known
+ROOM_BYTES_MAX: Final = 1 << 20
 
 
 class HaError(Exception):
@@ -71,16 +75,34 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 class FrameReader:
-    """A master's bytes, as a slave reads them: each is copied once, into its frame."""
+    """A master's bytes, as a slave reads them.
+
+    A socket writes into `room`, and `fill` says how much: most of a long frame comes where it stays, and is not copied.
+    """
 
     def __init__(self) -> None:
+        self._room = memoryview(bytearray(ROOM_BYTES))
         self._head = bytearray()  # as much of it as there is
         self._offset = 0
-        self._body: bytearray | None = None  # of the frame whose head was read
+        self._body: memoryview | None = None  # of the frame whose head was read
         self._filled = 0
 
+    @property
+    def room(self) -> memoryview:
+        """Where the next bytes belong: never empty."""
+        if self._body is None:
+            return self._room
+        return self._body[self._filled : self._filled + ROOM_BYTES_MAX]
+
+    def fill(self, size_bytes: int) -> list[Frame]:
+        """So much was written into `room`; the frames that are whole now. Raises HaError."""
+        if self._body is None:
+            return self.feed(self._room[:size_bytes])
+        self._filled += size_bytes
+        return self.feed(b"")
+
     def feed(self, data: BytesLike) -> list[Frame]:
-        """The frames that are whole now. Raises HaError."""
+        """The same of bytes that lie elsewhere."""
         found: list[Frame] = []
         at = 0
         with memoryview(data) as view:
@@ -101,7 +123,7 @@ class FrameReader:
                     if self._offset == SAY:
                         found.append(Frame(SAY, b"", _object(bytes(body))))
                     else:
-                        found.append(Frame(self._offset, memoryview(body).toreadonly()))
+                        found.append(Frame(self._offset, body.toreadonly()))
         return found
 
     def _begin(self) -> None:
@@ -111,7 +133,7 @@ class FrameReader:
             raise HaError(f"a frame of {size} bytes from the master")
         if offset < 0 and offset != SAY:
             raise HaError(f"a frame at offset {offset} from the master")
-        self._offset, self._body, self._filled = offset, bytearray(size), 0
+        self._offset, self._body, self._filled = offset, np.empty(size, np.uint8).data, 0
 
 
 class ReportReader:

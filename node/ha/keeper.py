@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from node.ha.sockets import now_ms
 from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
-from node.message_store.local_store import Answer, LocalMessageStore
+from node.message_store.local_store import DISPATCH_BYTES, Answer, LocalMessageStore
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutResult
 from node.message_store.write_files import Disk, OsDisk
@@ -21,6 +21,7 @@ from node.message_store.write_files import Disk, OsDisk
 SAVE_EVERY_MS: Final = 10_000
 LOOK_MS: Final = 100
 NEXT_AGAIN_MS: Final = 5000
+BEHIND_BYTES: Final = 16 << 20  # from here on more is dispatched in a turn than a slave gets in one
 
 
 class StoreKeeper:
@@ -71,7 +72,8 @@ class StoreKeeper:
         self._wake.set()
 
     def _dispatch(self) -> None:
-        touched = self.store.dispatch()
+        store = self.store
+        touched = store.dispatch(DISPATCH_BYTES if store.dispatch_behind_bytes < BEHIND_BYTES else 4 * DISPATCH_BYTES)
         if touched:
             for hear in self.on_dispatched:
                 hear(touched)
@@ -82,23 +84,45 @@ class StoreKeeper:
 
     async def run(self) -> None:
         """For ever; a flush that fails raises OSError when everybody was answered."""
-        while True:
-            self._wake.clear()
-            now = now_ms()
-            self.store.tick(now)
-            if self._flush_is_due(now):
-                await self._flush()
-                continue
-            if self._next_is_due(now):
-                await self._make_next(now)
-            before = self.store.end_position
-            self._dispatch()
-            if self.store.end_position > before:
-                await asyncio.sleep(0)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_MS / 1000):
-                    await self._wake.wait()
+        flush = next_file = None
+        try:
+            while True:
+                self._wake.clear()
+                now = now_ms()
+                self.store.tick(now)
+                flush, next_file = self._over(flush), self._over(next_file)
+                if flush is None and self._flush_is_due(now):
+                    flush = self._beside(self._flush())
+                if next_file is None and self._next_is_due(now):
+                    next_file = self._beside(self._make_next(now))
+                before = self.store.end_position
+                self._dispatch()
+                if self.store.end_position > before:
+                    await asyncio.sleep(0)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_MS / 1000):
+                        await self._wake.wait()
+        finally:
+            for task in (flush, next_file):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait([task])
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A flush may take seconds, of a slave that catches up above all: what it gets is dispatched meanwhile, while
+        it is in memory, or it would be read and judged again."""
+        task = self._loop.create_task(work)
+        task.add_done_callback(lambda _task: self._wake.set())
+        return task
+
+    @staticmethod
+    def _over(task: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
+        """None once it is. Raises what it did."""
+        if task is not None and task.done():
+            task.result()
+            return None
+        return task
 
     def _next_is_due(self, now: int) -> bool:
         following = self.store.log.next_file

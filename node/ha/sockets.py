@@ -137,11 +137,12 @@ class AcceptSocketService:
 
 
 class _FromMaster(asyncio.BufferedProtocol):
-    """A master's bytes, given to `taken` as the socket wrote them. One piece a turn: others run in between."""
+    """A master's bytes: the socket writes where `room` says, `taken` hears how many. So many a turn of the loop, that
+    others run in between."""
 
-    def __init__(self, taken: Callable[[memoryview], None]) -> None:
-        self._taken, self._loop = taken, asyncio.get_running_loop()
-        self._buffer = memoryview(bytearray(FOLLOW_BYTES))
+    def __init__(self, room: Callable[[], memoryview], taken: Callable[[int], None]) -> None:
+        self._room, self._taken, self._loop = room, taken, asyncio.get_running_loop()
+        self._turn_bytes = 0
         self._resuming: asyncio.Handle | None = None
         self._transport: asyncio.Transport | None = None
         self.ended = asyncio.Event()
@@ -150,13 +151,15 @@ class _FromMaster(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._room()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if nbytes == len(self._buffer):  # or the loop would read on and on, and run nothing else
+        self._turn_bytes += nbytes
+        if self._turn_bytes >= FOLLOW_BYTES:  # or the loop would read on and on, and run nothing else
+            self._turn_bytes = 0
             self.wait()
             self.go_on()
-        self._taken(self._buffer[:nbytes])
+        self._taken(nbytes)
 
     def wait(self) -> None:
         """Nothing more is taken until `go_on`."""
@@ -204,7 +207,7 @@ class HAClientService:
                 self._tried = f"{address[0]}:{address[1]}"
                 with contextlib.suppress(OSError, TimeoutError):
                     async with asyncio.timeout(CONNECT_S):
-                        transport, incoming = await loop.create_connection(lambda: _FromMaster(self._take), *address)
+                        transport, incoming = await loop.create_connection(self._from_master, *address)
                     await self._follow(transport, incoming)
             await asyncio.sleep(self._settings.reconnect_ms / 1000)
 
@@ -217,12 +220,15 @@ class HAClientService:
             if self._client.is_closed:
                 self._transport.close()
 
-    def _take(self, data: memoryview) -> None:
+    def _from_master(self) -> _FromMaster:
+        return _FromMaster(lambda: self._client.room, self._take)
+
+    def _take(self, size_bytes: int) -> None:
         client = self._client
         if self._transport is None:
             return
         before = client.taken_bytes
-        client.receive(data, now_ms())
+        client.received(size_bytes, now_ms())
         if client.is_keeping and self._incoming is not None:
             self._incoming.wait()
         if client.taken_bytes != before:

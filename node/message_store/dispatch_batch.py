@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from node.message_store.dispatch_text import Spans, hashes_of, pieces_between_spaces, values_of
+from node.message_store.dispatch_text import Spans, gathered, hashes_of, pieces_between_spaces, texts_at, values_of
 from node.message_store.errors import MessageFormatError
+from node.message_store.heads import Heads, Ints, everywhere
 from node.message_store.java_text import key_hash, string_hash, text_of
 from node.message_store.properties import DELAY, KEYS, TAGS, UNIQ_KEY, index_keys
 from node.message_store.queue_units import SCHEDULE_TOPIC, is_indexed, is_queued, unit_tags_code
@@ -36,8 +37,8 @@ from node.protocol.entry import HEAD_BYTES as ENTRY_HEAD_BYTES
 from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
-Ints = npt.NDArray[Any]
 FEW: Final = 12  # up to so many records are read one by one
+TOPICS_AT_ONCE: Final = 16
 QUEUED: Final = np.dtype([("queue", "i4"), ("number", "i8"), ("offset", "i8"), ("size", "i4"), ("tags_code", "i8")])
 KEYED: Final = np.dtype([("hash", "i4"), ("offset", "i8"), ("time_ms", "i8")])
 _ENTRY_SIZE_AND_CHANNEL: Final = struct.Struct(">4xi24xi")
@@ -45,12 +46,16 @@ _ENTRY_SIZE_AND_CHANNEL: Final = struct.Struct(">4xi24xi")
 
 @value_class(slots=True, frozen=True)
 class Batch:
-    """Record n: `sizes[n]` bytes from `starts[n]` on in `data`; in the commit log it begins at `offsets[n]`."""
+    """Record n: `sizes[n]` bytes from `starts[n]` on in `data`; in the commit log it begins at `offsets[n]`.
+
+    `heads`: their fields, where somebody has judged them already.
+    """
 
     data: BytesLike
     starts: Ints
     sizes: Ints
     offsets: Ints
+    heads: Heads | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -134,13 +139,13 @@ def columns_one_by_one(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Column
 def columns_at_once(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
     """See `columns_of`."""
     raw = np.frombuffer(batch.data, np.uint8)
-    fields = _Fields(raw, batch)
+    fields = batch.heads if batch.heads is not None else _heads_of(raw, batch)
     kinds = fields.sys_flag & TRANSACTION_BITS
     queued_rows = np.flatnonzero((kinds == TransactionType.NONE) | (kinds == TransactionType.COMMIT))
     indexed_rows = np.flatnonzero(kinds != TransactionType.ROLLBACK)
-    whole = bytes(batch.data)
-    topics, topic_of = _topics_of(whole, fields)
-    texts, properties = _properties_of(whole, fields)
+    topics, topic_of = _topics_of(raw, fields)
+    # What is looked for in properties is not looked for in bodies.
+    texts, properties = gathered(raw, Spans(np.arange(len(batch)), fields.topic_end + 2, fields.ends))
     values = values_of(texts, properties)
     first_rows, queue_of = _queues_of(topic_of[queued_rows], fields.queue_id[queued_rows])
 
@@ -163,68 +168,66 @@ def columns_at_once(batch: Batch, delay_levels_ms: tuple[int, ...]) -> Columns:
     return Columns([(topics[topic], queue_id) for topic, queue_id in named], queued, keyed, last_ms)
 
 
-class _Fields:
-    """The fields of all records of a batch, each an array; checks that every record's lengths agree."""
+def _heads_of(raw: npt.NDArray[np.uint8], batch: Batch) -> Heads:
+    """The fields of all records of a batch. Raises MessageFormatError where a record's lengths do not agree."""
 
-    def __init__(self, raw: npt.NDArray[np.uint8], batch: Batch) -> None:
-        self._raw, self._batch = raw, batch
-        starts, sizes = batch.starts, batch.sizes
-        ends = starts + sizes
-        self._all((sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (ends <= len(raw)), "it is not whole")
-        self._all(self._at(starts, ">i4") == sizes, "it says another size")
-        magic = self._at(starts + 4, ">i4")
-        self._all((magic == MAGIC_V1) | (magic == MAGIC_V2), "its magic is no message's")
-        wide = magic == MAGIC_V2
-        self.queue_id = self._at(starts + 12, ">i4")
-        self.queue_offset = self._at(starts + 20, ">i8")
-        self.sys_flag = self._at(starts + 36, ">i4")
-        born = np.where(self.sys_flag & SysFlag.BORN_HOST_V6, 20, 8)
-        store = np.where(self.sys_flag & SysFlag.STORE_HOST_V6, 20, 8)
-        body_length_at = starts + 48 + born + 8 + store + 12
-        self._all(body_length_at + 4 + 1 + wide + 2 <= ends, "it ends within its fields")
-        self.store_ms = self._at(starts + 48 + born, ">i8")
-        body_bytes = self._at(body_length_at, ">i4").astype("i8")
-        topic_length_at = body_length_at + 4 + body_bytes
-        self._all((body_bytes >= 0) & (topic_length_at + 1 + wide + 2 <= ends), "its body is longer than the record")
-        topic_bytes = raw[topic_length_at].astype("i8")
-        if wide.any():
-            topic_bytes[wide] = self._at(topic_length_at[wide], ">i2")
-        self.topic_at = topic_length_at + 1 + wide
-        self.topic_end = self.topic_at + topic_bytes
-        fine = (topic_bytes >= 0) & (self.topic_end + 2 <= ends) & (wide | (topic_bytes <= V1_TOPIC_UNITS_MAX))
-        self._all(fine, "its topic is longer than the record or its version allow")
-        properties_bytes = self._at(self.topic_end, ">i2")
-        self._all(self.topic_end + 2 + properties_bytes == ends, "its properties do not end where it does")
-        self.ends = ends
+    def check(fine: npt.NDArray[np.bool_], why: str) -> None:
+        if not fine.all():
+            raise MessageFormatError(f"no message at offset {int(batch.offsets[int(np.argmin(fine))])}: {why}")
 
-    def _at(self, places: Ints, kind: str) -> Ints:
+    def at(places: Ints, kind: str) -> Ints:
         """Numbers that lie anywhere: of those that begin at each byte of the buffer, these."""
         dtype = np.dtype(kind)
-        count = max(0, len(self._raw) - dtype.itemsize + 1)
-        everywhere: Ints = np.ndarray((count,), dtype, self._raw, 0, (1,))
-        return everywhere[places].astype(dtype.newbyteorder("="))
+        return everywhere(batch.data, dtype)[places].astype(dtype.newbyteorder("="))
 
-    def _all(self, fine: npt.NDArray[np.bool_], why: str) -> None:
-        if not fine.all():
-            raise MessageFormatError(f"no message at offset {int(self._batch.offsets[int(np.argmin(fine))])}: {why}")
+    starts, sizes = batch.starts, batch.sizes
+    ends = starts + sizes
+    check((sizes >= RECORD_BYTES_MIN) & (starts >= 0) & (ends <= len(raw)), "it is not whole")
+    check(at(starts, ">i4") == sizes, "it says another size")
+    magic = at(starts + 4, ">i4")
+    check((magic == MAGIC_V1) | (magic == MAGIC_V2), "its magic is no message's")
+    wide = magic == MAGIC_V2
+    sys_flag = at(starts + 36, ">i4")
+    born = np.where(sys_flag & SysFlag.BORN_HOST_V6, 20, 8)
+    store = np.where(sys_flag & SysFlag.STORE_HOST_V6, 20, 8)
+    body_length_at = starts + 48 + born + 8 + store + 12
+    check(body_length_at + 4 + 1 + wide + 2 <= ends, "it ends within its fields")
+    body_bytes = at(body_length_at, ">i4").astype("i8")
+    topic_length_at = body_length_at + 4 + body_bytes
+    check((body_bytes >= 0) & (topic_length_at + 1 + wide + 2 <= ends), "its body is longer than the record")
+    topic_bytes = raw[topic_length_at].astype("i8")
+    if wide.any():
+        topic_bytes[wide] = at(topic_length_at[wide], ">i2")
+    topic_at = topic_length_at + 1 + wide
+    topic_end = topic_at + topic_bytes
+    fine = (topic_bytes >= 0) & (topic_end + 2 <= ends) & (wide | (topic_bytes <= V1_TOPIC_UNITS_MAX))
+    check(fine, "its topic is longer than the record or its version allow")
+    check(topic_end + 2 + at(topic_end, ">i2") == ends, "its properties do not end where it does")
+    return Heads(
+        starts, ends, at(starts + 12, ">i4"), at(starts + 20, ">i8"), sys_flag, at(starts + 48 + born, ">i8"), topic_at,
+        topic_end,
+    )  # fmt: skip
 
 
-def _topics_of(whole: bytes, fields: _Fields) -> tuple[list[str], Ints]:
-    """The topics, and for each record which of them is its own."""
-    spans = zip(fields.topic_at.tolist(), fields.topic_end.tolist(), strict=True)
-    found = [whole[begin:end] for begin, end in spans]
-    numbers = {one: number for number, one in enumerate(dict.fromkeys(found))}
-    of_record = np.fromiter(map(numbers.__getitem__, found), "i8", len(found))
-    return [text_of(one) for one in numbers], of_record
-
-
-def _properties_of(whole: bytes, fields: _Fields) -> tuple[npt.NDArray[np.uint8], Spans]:
-    """All records' properties behind each other: what is looked for in them is not looked for in bodies."""
-    begins, ends = fields.topic_end + 2, fields.ends
-    spans = zip(begins.tolist(), ends.tolist(), strict=True)
-    texts = np.frombuffer(b"".join([whole[begin:end] for begin, end in spans]), np.uint8)
-    upto = np.cumsum(ends - begins)
-    return texts, Spans(np.arange(len(begins)), upto - (ends - begins), upto)
+def _topics_of(raw: npt.NDArray[np.uint8], heads: Heads) -> tuple[list[str], Ints]:
+    """The topics, and for each record which of them is its own: all records of one at once, while there are few."""
+    begins, lengths = heads.topic_at, heads.topic_end - heads.topic_at
+    found: dict[bytes, int] = {}
+    of_record = np.full(len(begins), -1, "i8")
+    left = np.arange(len(begins))
+    while len(left) and len(found) < TOPICS_AT_ONCE:
+        begin, length = int(begins[left[0]]), int(lengths[left[0]])
+        topic = raw[begin : begin + length]
+        rows = left[lengths[left] == length]
+        if length:
+            rows = rows[(texts_at(raw, begins[rows], length) == topic).all(axis=1)]
+        of_record[rows] = len(found)
+        found[topic.tobytes()] = len(found)
+        left = left[of_record[left] < 0]
+    for row in left.tolist():
+        topic = raw[begins[row] : begins[row] + lengths[row]]
+        of_record[row] = found.setdefault(topic.tobytes(), len(found))
+    return [text_of(one) for one in found], of_record
 
 
 def _queues_of(topic_of: Ints, queue_ids: Ints) -> tuple[Ints, Ints]:
@@ -238,7 +241,7 @@ def _queues_of(topic_of: Ints, queue_ids: Ints) -> tuple[Ints, Ints]:
 
 
 def _set_due_times(
-    codes: Ints, texts: npt.NDArray[np.uint8], fields: _Fields, topics: list[str], topic_of: Ints, delays: Spans,
+    codes: Ints, texts: npt.NDArray[np.uint8], fields: Heads, topics: list[str], topic_of: Ints, delays: Spans,
     levels: tuple[int, ...],
 ) -> None:  # fmt: skip
     """A message that waits for its time has that in the place of its tags' hash."""
@@ -253,10 +256,12 @@ def _set_due_times(
 
 
 def _keyed(
-    texts: npt.NDArray[np.uint8], batch: Batch, fields: _Fields, topics: list[str], topic_of: Ints,
+    texts: npt.NDArray[np.uint8], batch: Batch, fields: Heads, topics: list[str], topic_of: Ints,
     values: dict[str, Spans], indexed_rows: Ints,
 ) -> Ints:  # fmt: skip
     """A row for each key of each message that is indexed: its unique key first."""
+    if not len(texts):
+        return np.zeros(0, KEYED)
     unique, listed = values[UNIQ_KEY], pieces_between_spaces(texts, values[KEYS])
     spans = Spans(*(np.concatenate([one, other]) for one, other in zip(unique.parts, listed.parts, strict=True)))
     order = np.argsort(spans.rows, kind="stable")

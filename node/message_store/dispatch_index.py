@@ -15,8 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from node.message_store.dispatch_batch import FEW, Ints
+from node.message_store.dispatch_batch import FEW
 from node.message_store.errors import MessageFormatError, MessageStoreError
+from node.message_store.heads import Ints
 from node.message_store.index_file import (
     ENTRY,
     ENTRY_BYTES,

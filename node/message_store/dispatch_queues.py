@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from node.message_store.dispatch_batch import FEW, Ints
+from node.message_store.dispatch_batch import FEW
 from node.message_store.errors import MessageStoreError
+from node.message_store.heads import Ints
 from node.message_store.java_text import bytes_of
 from node.message_store.message_store import CONSUME_QUEUE
 from node.message_store.queue_units import PREFILL_SIZE, UNIT, UNIT_BYTES, UNIT_DTYPE, decode_units
@@ -228,10 +229,11 @@ def _by_queue(rows: Ints) -> list[tuple[int, Ints]]:
         if len(rows_of) == 1:
             return [(number, rows)]
         return [(number, rows[rows_of[number]]) for number in sorted(rows_of)]
-    rows = rows[np.argsort(rows["queue"], kind="stable")]
+    numbers = rows["queue"].astype("u2" if len(rows) <= 1 << 16 else "i4")  # two bytes are sorted at once
+    rows = rows[np.argsort(numbers, kind="stable")]
     borders = np.flatnonzero(np.diff(rows["queue"])) + 1
-    numbers = rows["queue"][np.append(0, borders)].tolist()
-    return list(zip(numbers, np.split(rows, borders), strict=True))
+    named = rows["queue"][np.append(0, borders)].tolist()
+    return list(zip(named, np.split(rows, borders), strict=True))
 
 
 def _units_of(part: Ints) -> bytes:

@@ -8,19 +8,20 @@ at the first byte or behind 0x02; the last of a name that has a value counts; a 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from node.message_store.heads import Ints, everywhere
 from node.message_store.java_text import KEY_SEPARATOR, string_hash, text_of, units_of
 from node.message_store.properties import DELAY, KEYS, NAME_END, PAIR_END, TAGS, UNIQ_KEY
 from node.protocol.value_class import value_class
 
-Ints = npt.NDArray[Any]
 Raw = npt.NDArray[np.uint8]
 _NAMES: Final = (TAGS, KEYS, UNIQ_KEY, DELAY)
 _MASK: Final = 0xFFFFFFFF
+LENGTHS_AT_ONCE: Final = 16
 
 
 @value_class(slots=True, frozen=True)
@@ -41,38 +42,60 @@ class Spans:
 
 def values_of(raw: Raw, properties: Spans) -> dict[str, Spans]:
     """The value of each property that counts, where a record has it."""
-    signs, owners = _inside(np.flatnonzero(raw == ord(NAME_END)), properties)
+    if not len(raw):
+        return dict.fromkeys(_NAMES, Spans(*(np.zeros(0, "i8") for _ in range(3))))
+    signs, at = _inside(np.flatnonzero(raw == ord(NAME_END)), properties)
     pair_ends = np.append(np.flatnonzero(raw == ord(PAIR_END)), len(raw))
-    begins = properties.begins[owners]
-    values_end = np.minimum(pair_ends[np.searchsorted(pair_ends, signs)], properties.ends[owners])
+    owners, following = properties.rows[at], np.searchsorted(pair_ends, signs)
+    values_end = np.minimum(pair_ends[following], properties.ends[at])
+    before = np.where(following > 0, pair_ends[following - 1] + 1, 0)
+    name_lengths = signs - np.maximum(before, properties.begins[at])
     has_value = values_end > signs + 1
     found: dict[str, Spans] = {}
     for name in _NAMES:
-        named = has_value & _names_there(raw, signs, begins, name.encode())
-        rows, at = owners[named], np.flatnonzero(named)
+        named = np.flatnonzero(has_value & (name_lengths == len(name)))
+        if len(named):
+            texts = texts_at(raw, signs[named] - len(name), len(name))
+            named = named[(texts == np.frombuffer(name.encode(), np.uint8)).all(axis=1)]
+        rows = owners[named]
         is_last = np.append(rows[1:] != rows[:-1], True) if len(rows) else np.zeros(0, np.bool_)
-        at = at[is_last]
-        found[name] = Spans(rows[is_last], signs[at] + 1, values_end[at])
+        named = named[is_last]
+        found[name] = Spans(rows[is_last], signs[named] + 1, values_end[named])
     return found
 
 
 def _inside(places: Ints, spans: Spans) -> tuple[Ints, Ints]:
-    """The places that lie within a span, and the rows of those spans; spans ascend and do not overlap."""
+    """The places that lie within a span, and which one that is; spans ascend and do not overlap."""
     at = np.searchsorted(spans.begins, places, "right") - 1
     inside = at >= 0
     inside[inside] = places[inside] < spans.ends[at[inside]]
-    return places[inside], spans.rows[at[inside]]
+    return places[inside], at[inside]
 
 
-def _names_there(raw: Raw, signs: Ints, begins: Ints, name: bytes) -> npt.NDArray[np.bool_]:
-    """Whether the bytes before each sign are `name`, from the beginning of a property on."""
-    begin = signs - len(name)
-    found: npt.NDArray[np.bool_] = begin >= begins
-    found &= (begin == begins) | (raw[np.maximum(begin - 1, 0)] == ord(PAIR_END))
-    for at, byte in enumerate(name):
-        rows = np.flatnonzero(found)
-        found[rows] = raw[begin[rows] + at] == byte
+def texts_at(raw: Raw, places: Ints, length: int) -> Raw:
+    """The bytes of that length that begin at each place, a row for each."""
+    found: Raw = everywhere(raw.data, np.dtype((np.void, length)))[places].view(np.uint8).reshape(-1, length)
     return found
+
+
+def gathered(raw: Raw, spans: Spans) -> tuple[Raw, Spans]:
+    """The bytes of all spans behind each other, and where each is now; empty ones are left out, and those of one length
+    lie together."""
+    lengths = spans.ends - spans.begins
+    distinct = np.unique(lengths[lengths > 0]).tolist()
+    if len(distinct) > LENGTHS_AT_ONCE:
+        whole, rows = raw.tobytes(), np.flatnonzero(lengths)
+        at = zip(spans.begins[rows].tolist(), spans.ends[rows].tolist(), strict=True)
+        texts = np.frombuffer(b"".join([whole[begin:end] for begin, end in at]), np.uint8)
+    elif distinct:
+        parts = [np.flatnonzero(lengths == length) for length in distinct]
+        rows = np.concatenate(parts)
+        pieces = [texts_at(raw, spans.begins[part], one) for part, one in zip(parts, distinct, strict=True)]
+        texts = np.concatenate([one.reshape(-1) for one in pieces])
+    else:
+        return np.zeros(0, np.uint8), spans.chosen(np.zeros(0, "i8"))
+    upto = np.cumsum(lengths[rows])
+    return texts, Spans(spans.rows[rows], upto - lengths[rows], upto)
 
 
 def pieces_between_spaces(raw: Raw, spans: Spans) -> Spans:

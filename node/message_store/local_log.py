@@ -226,7 +226,7 @@ class LocalCommitLog:
             self._begin_file(start)
         whole = data if found.at == len(data) else memoryview(data)[: found.at]
         self._write(offset, whole)
-        self.recent.add(offset, whole, found.starts, found.sizes)
+        self.recent.add(offset, whole, found.starts, found.sizes, found.heads)
         if found.starts:
             self._took(data, found.starts[-1], found.sizes[-1])
         self.max_offset = offset + found.at

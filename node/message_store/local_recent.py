@@ -15,24 +15,38 @@ from typing import Final
 import numpy as np
 
 from node.message_store.dispatch_batch import Batch
+from node.message_store.heads import Heads
 from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
-BYTES_MAX: Final = 32 << 20
+BYTES_MAX: Final = 64 << 20
+ALONE_BYTES: Final = 128 << 10
 
 
 @value_class(slots=True, frozen=True)
 class Piece:
-    """Whole records and blanks. `starts` and `sizes`: of its records, within `data`, whose byte 0 lies at `place`."""
+    """Whole records and blanks. `starts` and `sizes`: of its records, within `data`, whose byte 0 lies at `place`;
+    `heads`: their fields, where they were read."""
 
     place: int
     data: BytesLike
     starts: Sequence[int]
     sizes: Sequence[int]
+    heads: Heads | None
 
     @property
     def end(self) -> int:
         return self.place + len(self.data)
+
+    @property
+    def is_large(self) -> bool:
+        """It is dispatched alone, as it lies."""
+        return self.heads is not None and len(self.data) >= ALONE_BYTES
+
+    def batch(self) -> Batch:
+        heads = self.heads
+        assert heads is not None
+        return Batch(self.data, heads.starts, heads.ends - heads.starts, heads.starts + self.place, heads)
 
 
 class RecentPieces:
@@ -42,10 +56,13 @@ class RecentPieces:
         self._bytes_max, self._bytes = bytes_max, 0
         self._pieces: deque[Piece] = deque()
 
-    def add(self, place: int, data: BytesLike, starts: Sequence[int] = (), sizes: Sequence[int] = ()) -> None:
+    def add(
+        self, place: int, data: BytesLike, starts: Sequence[int] = (), sizes: Sequence[int] = (),
+        heads: Heads | None = None,
+    ) -> None:  # fmt: skip
         if self._pieces and self._pieces[-1].end != place:
             self.clear()
-        self._pieces.append(Piece(place, data, starts, sizes))
+        self._pieces.append(Piece(place, data, starts, sizes, heads))
         self._bytes += len(data)
         while self._bytes > self._bytes_max:
             self._drop()
@@ -68,6 +85,11 @@ class RecentPieces:
         taken: list[Piece] = []
         size = 0
         while pieces and pieces[0].place == place + size and pieces[0].end <= upto and size < bytes_max:
+            if pieces[0].is_large:
+                if taken:
+                    break
+                piece = self._drop()
+                return piece.batch(), piece.end
             taken.append(self._drop())
             size += len(taken[-1].data)
         if not taken:

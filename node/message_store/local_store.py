@@ -282,7 +282,7 @@ class LocalMessageStore:
             if not found.at:
                 raise MessageStoreError(f"dispatch stops at {place}: {found.why or 'no whole record is there'}")
             starts = np.array(found.starts, "i8")
-            batch = Batch(data, starts, np.array(found.sizes, "i8"), starts + place)
+            batch = Batch(data, starts, np.array(found.sizes, "i8"), starts + place, found.heads)
             touched |= self.dispatcher.dispatch(batch, LogPoint(place + found.at))
             left -= found.at
         self.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from node.ha.client import HAClient, State
 from node.ha.connection import HAConnection
+from node.ha.frames import FrameReader, encode_header
 from node.ha.lineage import Lineage
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
@@ -165,3 +167,19 @@ def test_oddity_7_our_slave_never_writes_from_the_middle_of_a_record(tmp_path: P
         client.receive(struct.pack(">qi", offset, len(body)) + body, 500)
     assert client.state is State.CLOSED and client.trouble
     assert log.max_offset == 44_137
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_come_out_the_same_wherever_the_socket_writes_them(seed: int) -> None:
+    rng = random.Random(seed)
+    frames = [(rng.randrange(1 << 40), rng.randbytes(rng.choice([0, 1, 11, 300, 70_000, 200_000]))) for _ in range(12)]
+    sent = b"".join(encode_header(offset, len(body)) + body for offset, body in frames)
+    reader, found, at = FrameReader(), [], 0
+    while at < len(sent):
+        room = reader.room
+        size = min(len(room), len(sent) - at, rng.choice([1, 12, 13, 5000, 1 << 20]))
+        room[:size] = sent[at : at + size]
+        found += reader.fill(size)
+        at += size
+    assert [(one.offset, bytes(one.body)) for one in found] == frames
+    assert [(one.offset, bytes(one.body)) for one in FrameReader().feed(sent)] == frames

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from node.message_store.dispatch_mark import DerivedSizes
+from node.message_store.heads import Heads
 from node.message_store.local_recent import RecentPieces
 from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.new_message import NewMessage
@@ -44,6 +46,23 @@ def test_a_gap_and_a_bound_let_the_oldest_go() -> None:
     recent.add(12, b"ccc", (0,), (3,))
     found = recent.take(12, 20, 1 << 20)
     assert found is not None and bytes(found[0].data) == b"ccc"
+
+
+def test_a_large_piece_is_taken_alone_as_it_lies_with_the_fields_that_were_read() -> None:
+    data = b"".join(bytes([number % 250]) * 10_000 for number in range(20))
+    starts = np.arange(20) * 10_000
+    heads = Heads(starts, starts + 10_000, *(starts for _ in range(6)))
+    recent = RecentPieces()
+    recent.add(5000, b"ab", (0,), (2,))
+    recent.add(5002, data, starts.tolist(), [10_000] * 20, heads)
+    recent.add(5002 + len(data), b"cd", (0,), (2,))
+    found = []
+    place = 5000
+    while (taken := recent.take(place, 1 << 30, 1 << 20)) is not None:
+        batch, place = taken
+        found.append((bytes(batch.data), batch.offsets.tolist(), batch.heads is not None))
+    large = (data, (starts + 5002).tolist(), True)
+    assert found == [(b"ab", [5000], False), large, (b"cd", [5002 + len(data)], False)]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 300, 1 << 20])

@@ -249,6 +249,8 @@ class HAClient:
         self._check_epochs()
         if verdict.stand.is_served:
             self._check_age()
+            if self._store.full:
+                raise HaError(self._store.full)
             if verdict.start != log.max_offset and not _is_empty(log):
                 raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
             assert self._said is not None

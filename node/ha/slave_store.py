@@ -15,6 +15,10 @@ class SlaveStore(Protocol):
     def log(self) -> LogOf: ...
     @property
     def durable_offset(self) -> int: ...
+    @property
+    def full(self) -> str:
+        """Why it takes nothing now; empty: it does."""
+
     def append_data(self, offset: int, data: BytesLike) -> int: ...
     def cut_back(self, end: int) -> int:
         """In any thread, while nothing else uses the log: how many bytes are gone, and kept aside."""

@@ -30,9 +30,15 @@ from node.message_store.local_log import FILE_BYTES, Flush, LocalCommitLog
 from node.message_store.local_mark import write_log_mark
 from node.message_store.local_records import Stop, walk
 from node.message_store.local_recovery import ABORT
-from node.message_store.new_message import DELAY_LEVELS, NewMessage, PutLimits, Refused, record_bytes
+from node.message_store.new_message import (
+    DELAY_LEVELS,
+    NewMessage,
+    PutLimits,
+    Refused,
+    record_bytes,
+    waits_until_stored,
+)
 from node.message_store.not_read import check_forms
-from node.message_store.properties import parse_properties
 from node.message_store.put_result import PutResult, PutStatus, refused
 from node.message_store.read_files import OS, Files
 from node.message_store.record_building import QueueOffsets
@@ -136,6 +142,13 @@ class LocalMessageStore:
     def dispatch_behind_bytes(self) -> int:
         return self.log.max_offset - self.end_position
 
+    @property
+    def full(self) -> str:
+        """Why nothing is taken: too little of the disk is left; empty: it is. It passes when there is room again."""
+        if self._free_bytes is None or self._free_bytes() >= self.settings.reserve_bytes:
+            return ""
+        return f"the disk is full: less than {self.settings.reserve_bytes} bytes are free"
+
     # --- puts -----------------------------------------------------------------------------------------------------
     def become_master(self) -> None:
         """From now on puts are taken. All of the log is in the queues first: they say which offsets come next."""
@@ -204,7 +217,7 @@ class LocalMessageStore:
             PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, places, built.store_timestamp_ms,
             first.store_host,
         )  # fmt: skip
-        self._opened(lambda status: answer(replace(result, status=status)), waits=_waits(messages[-1]))
+        self._opened(lambda status: answer(replace(result, status=status)), waits=waits_until_stored(messages[-1]))
 
     def put_record(
         self, topic: str, queue_id: int, size_bytes: int, record_of: Callable[[int, int], bytes],
@@ -258,9 +271,8 @@ class LocalMessageStore:
             raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, "this broker is a slave: send to its master")
         if self.log.broken_by:
             raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, f"the commit log cannot be written: {self.log.broken_by}")
-        if self._free_bytes is not None and self._free_bytes() < self.settings.reserve_bytes:
-            text = f"the disk is full: less than {self.settings.reserve_bytes} bytes are free"
-            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, text)
+        if full := self.full:
+            raise Refused(PutStatus.SERVICE_NOT_AVAILABLE, full)
 
     # --- what its owner calls -------------------------------------------------------------------------------------
     def dispatch(self, bytes_max: int = DISPATCH_BYTES) -> dict[tuple[str, int], int]:
@@ -340,7 +352,9 @@ class LocalMessageStore:
         self.dispatcher.save()
 
     def append_data(self, offset: int, data: BytesLike) -> int:
-        """A master's bytes; how many were taken. Raises BadBytes: nothing was written."""
+        """A master's bytes; how many were taken. Raises MessageStoreError: nothing was written."""
+        if full := self.full:  # a write that failed would end this log, until it is opened anew
+            raise MessageStoreError(full)
         return self.log.append_data(offset, data)
 
     def cut_back(self, end: int) -> int:
@@ -384,10 +398,3 @@ class LocalMessageStore:
             if self.end_position == self.log.max_offset:
                 self._disk.remove(self.root / ABORT)
         self._disk.close()
-
-
-def _waits(message: NewMessage) -> bool:
-    """isWaitStoreMsgOK: unless its sender says WAIT=false, which a broker takes out of what is stored."""
-    if b"WAIT\x01" not in message.properties_data:
-        return message.waits
-    return dict(parse_properties(message.properties_data)).get("WAIT", "true").lower() == "true"

@@ -251,3 +251,10 @@ def _check_numbers(message: NewMessage) -> None:
         raise Refused(PutStatus.MESSAGE_ILLEGAL, f"queue {message.queue_id}: a queue's number is 0 or more")
     if min(ints) < -_INT32 or max(ints) >= _INT32 or min(longs) < -_INT64 or max(longs) >= _INT64:
         raise Refused(PutStatus.MESSAGE_ILLEGAL, "a number does not fit its field")
+
+
+def waits_until_stored(message: NewMessage) -> bool:
+    """isWaitStoreMsgOK: unless its sender says WAIT=false, which a broker takes out of what is stored."""
+    if b"WAIT\x01" not in message.properties_data:
+        return message.waits
+    return dict(parse_properties(message.properties_data)).get("WAIT", "true").lower() == "true"

@@ -46,10 +46,11 @@ class Clock:
 
 
 class SlaveStore:
-    """`is_sync`: reports wait for a flush."""
+    """`is_sync`: reports wait for a flush. `full`: why it takes nothing."""
 
     def __init__(self, log: LocalCommitLog, is_sync: bool = False) -> None:
         self.log, self.is_sync = log, is_sync
+        self.full = ""
 
     @property
     def durable_offset(self) -> int:

@@ -24,10 +24,12 @@ from node.ha.settings import BrokerRole, HaSettings
 from node.ha.sockets import AcceptSocketService, HAClientService, now_ms
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.local_flush import FlushMode
+from node.message_store.local_log import Flush
 from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutStatus
 from node.message_store.record import Host
+from node.message_store.write_files import Disk
 from tests.unit.classic_kit import story
 from tests.unit.ha_kit import content
 from tests.unit.test_dispatch import queue_files
@@ -228,4 +230,77 @@ async def test_nothing_is_synced_on_the_loop(tmp_path: Path, monkeypatch: pytest
         await until(lambda: log.next_file.is_ready and log.flushed_offset == log.max_offset)
     assert len(log.starts) > 4 and not on_loop, on_loop[:1]
     monkeypatch.undo()
+    await master.stop()
+
+
+@story
+async def test_a_slave_whose_disk_is_full_takes_nothing_until_there_is_room(tmp_path: Path) -> None:
+    """A write that failed ended its log, until an operator started it anew."""
+    said: list[tuple[str, str, str]] = []
+    free_bytes = 1 << 40
+    async with pair_at(tmp_path, FlushMode.ASYNC_FLUSH) as (master, slave):
+        slave.store._free_bytes = lambda: free_bytes
+        slave.client._note = lambda *words: said.append(words)
+        await until(lambda: bool(master.service.acks()))
+        await put_many(master, 0, 50)
+        await until(lambda: slave.store.end_position == master.store.log.max_offset)
+        free_bytes, before = slave.store.settings.reserve_bytes - 1, slave.store.log.max_offset
+        waiting = master.keeper.put(message(50))
+        await until(lambda: slave.client.state is State.CLOSED and "the disk is full" in slave.client.trouble)
+        connections = slave.client._connection
+        await until(lambda: slave.client._connection > connections + 3)
+        assert slave.store.log.max_offset == before and not slave.store.log.broken_by
+        assert [kind for kind, _severity, _text in said] == ["ha_not_served"]  # once, however often it comes again
+        free_bytes = 1 << 40
+        await until(lambda: slave.store.end_position == master.store.log.max_offset)
+        assert [kind for kind, _severity, _text in said] == ["ha_not_served", "ha_served"]
+        assert content(slave.store.log) == content(master.store.log)
+        assert (await waiting).status is PutStatus.PUT_OK
+
+
+@story
+async def test_a_slave_dispatches_what_it_gets_while_a_flush_is_under_way(tmp_path: Path) -> None:
+    """It waited for the flush, of hundreds of megabytes in one that caught up, and read all of it again then."""
+    goes_on, is_held = threading.Event(), threading.Event()
+    async with pair_at(tmp_path, FlushMode.ASYNC_FLUSH) as (master, slave):
+        await until(lambda: bool(master.service.acks()))
+        real = slave.store.begin_flush
+
+        def held() -> Flush:
+            found = real()
+
+            def sync(disk: Disk) -> None:
+                is_held.set()
+                goes_on.wait(60)
+                found.sync(disk)
+
+            return dataclasses.replace(found, sync=sync)
+
+        slave.store.begin_flush = held  # type: ignore[method-assign]
+        try:
+            await put_many(master, 0, 20)
+            await until(is_held.is_set)
+            flushed = slave.store.log.flushed_offset
+            await put_many(master, 20, 20)
+            await until(lambda: slave.store.end_position == master.store.log.max_offset)
+            assert slave.store.log.flushed_offset == flushed < slave.store.log.max_offset
+        finally:
+            goes_on.set()
+        await until(lambda: slave.store.log.flushed_offset == slave.store.log.max_offset)
+
+
+@story
+async def test_a_flush_that_fails_ends_the_keeper_and_all_waits(tmp_path: Path) -> None:
+    master = MasterSide(tmp_path, FlushMode.SYNC_FLUSH)
+    (keeping,) = master.tasks
+
+    def failing(_disk: Disk) -> None:
+        raise OSError("the disk is gone")
+
+    real = master.store.begin_flush
+    master.store.begin_flush = lambda: dataclasses.replace(real(), sync=failing)  # type: ignore[method-assign]
+    master.service.role = BrokerRole.ASYNC_MASTER
+    assert (await master.keeper.put(message(1))).status is PutStatus.FLUSH_DISK_TIMEOUT
+    await asyncio.wait([keeping])
+    assert isinstance(keeping.exception(), OSError) and "the disk is gone" in master.store.log.broken_by
     await master.stop()

@@ -61,13 +61,13 @@ from node.rocketmq.dispatch import Call, Handler, Reply
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 LOOK_AT_FILES_S: Final = 5.0
-FREE_LOOK_MS: Final = 1000
+FREE_LOOK_MS: Final = 100  # a slave that catches up writes some 50 MB meanwhile, of the 256 that are left free
 SECRET: Final = "the pair's secret"
 Note = Callable[[str, str, str], None]
 
 
 class FreeSpace:
-    """Of a directory's disk, in bytes, as it was within the last second: puts ask."""
+    """Of a directory's disk, in bytes, as it was FREE_LOOK_MS ago at most: puts ask, and a slave."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._bytes, self._looked_ms = folder, 0, -FREE_LOOK_MS

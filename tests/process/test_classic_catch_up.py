@@ -19,6 +19,7 @@ pytestmark = pytest.mark.process
 BATCHES, BATCH, BODY_BYTES = 160, 300, 1000  # 48,000 messages, 53 MB
 KILLS = 4
 FILE_BYTES = 4 << 20
+BYTES_PER_S = 10 << 20  # or a quick machine would have all of it before the first kill
 
 
 async def fill(brokers: ClassicBrokers, name: str) -> int:
@@ -37,8 +38,11 @@ async def fill(brokers: ClassicBrokers, name: str) -> int:
 
 def test_a_slave_that_is_killed_while_it_catches_up_goes_on_exactly(tmp_path: Path) -> None:
     async def story() -> None:
-        sizes = {"store.mapped_file_size_for_entry_data_bytes": str(FILE_BYTES), "ha.in_sync_replicas": "1"}
-        async with ClassicBrokers(tmp_path, "a", "b", **sizes) as brokers:
+        settings = {
+            "store.mapped_file_size_for_entry_data_bytes": str(FILE_BYTES), "ha.in_sync_replicas": "1",
+            "ha.flow_control_bytes_per_s": str(BYTES_PER_S),
+        }  # fmt: skip
+        async with ClassicBrokers(tmp_path, "a", "b", **settings) as brokers:
             await brokers.start("a", "async_master")
             end = await fill(brokers, "a")
             seen = 0

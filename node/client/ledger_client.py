@@ -17,12 +17,13 @@ from node.client.append_group import AppendResult
 from node.client.appends import Appends
 from node.client.arguments import bodies_of_run, index_of
 from node.client.committed import CommittedPosition, CommittedStream
-from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupported
+from node.client.errors import Denied, LedgerError, Trimmed, Unsupported
 from node.client.lane import Lane, open_lane
 from node.client.leader import DENIED, find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
 from node.client.members import links_to_new
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
+from node.client.questions import OwnLinks, ask
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
@@ -73,6 +74,7 @@ class LedgerClient:
         self._links = {one: MemberLink(one, address, self._identity, tls, token) for one, address in members.items()}
         self._deadline_s, self._token, self._tls = deadline_s, token, tls
         self.follow_redirects = follow_redirects
+        self._own_links = OwnLinks()
         self._appends = Appends(self, deadline_s, in_flight_max)
         self._leader_id: str | None = None
         self._looking_elsewhere = False
@@ -289,11 +291,14 @@ class LedgerClient:
             raise LedgerError(f"{member_id} is not one of {', '.join(self._links)}")
         return link
 
+    def _own_link(self, member_id: str) -> MemberLink:
+        return self._own_links.beside(self.link_of(member_id))
+
     # --- views and operator actions -----------------------------------------------------------------------------------
     async def introspect(self, node_id: str, what: str, since: str | None = None) -> dict[str, Any]:
         """What the control plane's GET of that name would say of this member's engine."""
         fields = {"what": what, "since": since, "token": self._token}
-        return await self._ask(self.link_of(node_id), RequestCode.INTROSPECT, fields, self._deadline_s)
+        return await ask(self._own_link(node_id), RequestCode.INTROSPECT, fields, self._deadline_s)
 
     async def state(self, node_id: str) -> dict[str, Any]:
         """`introspect(node_id, "state")`."""
@@ -301,12 +306,12 @@ class LedgerClient:
 
     async def metadata(self, node_id: str) -> dict[str, Any]:
         """Who leads, as this member says: the one thing that a plain DLedger tells, too."""
-        return await self._ask(self.link_of(node_id), RequestCode.METADATA, {}, self._deadline_s)
+        return await ask(self._own_link(node_id), RequestCode.METADATA, {}, self._deadline_s)
 
     async def order(self, node_id: str, fields: Mapping[str, Any], within_s: float) -> dict[str, Any]:
         """An operator's action at one member. Raises LedgerError."""
-        link, code = self.link_of(node_id), RequestCode.OPERATOR_ACTION
-        return await self._ask(link, code, {**fields, "token": self._token}, within_s)
+        said = {**fields, "token": self._token}
+        return await ask(self._own_link(node_id), RequestCode.OPERATOR_ACTION, said, within_s)
 
     async def scrub(self, node_id: str) -> int:
         """Has a member read its whole log once; the number of that pass, as in `state`. Raises LedgerError."""
@@ -314,26 +319,6 @@ class LedgerClient:
         if answer.get("code") == ResponseCode.SUCCESS and type(answer.get("passNumber")) is int:
             return int(answer["passNumber"])
         raise LedgerError(f"{node_id} answers {answer.get('code')}: {answer.get('detail')}")
-
-    async def _ask(
-        self, link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float
-    ) -> dict[str, Any]:
-        try:
-            answer = await link.ask(code, fields, within_s)
-            said = answer.code() if "code" in answer.values else None
-            text = "" if said is None else f"{link.member_id}: {answer.optional_text('detail') or said.name}"
-        except (OSError, TimeoutError) as error:
-            raise Unreachable(f"{link.member_id} at {link.address}: {error or 'no answer in time'}") from error
-        except NotSupported as error:
-            link.plain = link.plain or code is RequestCode.INTROSPECT  # which every release of ours knows
-            raise Unsupported(str(error)) from error
-        except (RemotingError, BodyError) as error:
-            raise LedgerError(str(error)) from error
-        if said in DENIED:
-            raise Denied(text)
-        if code is RequestCode.INTROSPECT and said is not None:
-            raise LedgerError(text)
-        return dict(answer.values)
 
     async def transfer(
         self, to: str | None = None, *, if_term: int | None = None, deadline_ms: int | None = None,
@@ -350,14 +335,14 @@ class LedgerClient:
         if await self._is_plain(link, retry.left_s()):
             return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
         within_s = retry.left_s() if deadline_ms is None else max(retry.left_s(), deadline_ms / 1000 + 2.0)
-        answer = await self._ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s)
+        answer = await ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s)
         self._leader_id = None
         return answer
 
     async def _is_plain(self, link: MemberLink, within_s: float) -> bool:
         """Whether a plain DLedger is at the other end; a transfer, of the same code there, must not find it out."""
         try:
-            await self._ask(link, RequestCode.INTROSPECT, {"what": "state", "token": self._token}, within_s)
+            await ask(link, RequestCode.INTROSPECT, {"what": "state", "token": self._token}, within_s)
         except Denied:
             pass  # it knows the request
         except Unsupported:
@@ -384,6 +369,7 @@ class LedgerClient:
         """Ends every connection; what still waits ends as unknown."""
         self._appends.close()
         await self._tasks.stop()
+        self._own_links.close()
         for link in self._links.values():
             link.close()
         await asyncio.sleep(0)

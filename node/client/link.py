@@ -113,6 +113,12 @@ class MemberLink:
         self._look_timer: asyncio.TimerHandle | None = None
         self._heard, self._heard_then, self._silent_looks = 0, 0, 0
 
+    def another(self) -> MemberLink:
+        """One more to the same member, for the same event loop."""
+        link = MemberLink(self.member_id, self.address, self.identity, self._tls, self._token)
+        link._loop = self._loop
+        return link
+
     @property
     def open(self) -> bool:
         return self._connection is not None and not self._connection.closed

@@ -115,8 +115,7 @@ def test_a_client_that_is_closed_while_it_dials_keeps_no_connection(monkeypatch:
             waiting = asyncio.ensure_future(client.state("n0"))
             while not leader.accepted:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            for link in client._links.values():
-                link.close()
+            client._own_links.close()
             with pytest.raises(Closed):
                 await waiting
             while leader.open:  # noqa: ASYNC110

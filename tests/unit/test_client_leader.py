@@ -108,6 +108,43 @@ def test_what_waits_at_a_silent_leader_is_unknown_once_another_leads_and_not_at_
     asyncio.run(asyncio.wait_for(leave_the_silent_one(), 60))
 
 
+async def ask_the_one_that_led() -> None:
+    """It is slow, and another leads by now: whoever asks this very member waits for its answer."""
+    slow, new = await ScriptedMember("slow").listen(), await ScriptedMember("slow").listen()
+    client = LedgerClient({"slow": slow.address, "new": new.address}, group="g", deadline_s=3600.0)
+    asked: list[tuple[Connection, Frame]] = []
+    answer = slow.answer
+
+    def hold(connection: Connection, frame: Frame) -> None:
+        if frame.code == RequestCode.INTROSPECT:
+            asked.append((connection, frame))
+        elif not asked:
+            answer(connection, frame)
+
+    slow.answer = hold  # type: ignore[method-assign]
+    try:
+        await client.append(b"while it leads")
+        state = asyncio.create_task(client.state("slow"))
+        while not asked:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        waiting = asyncio.create_task(client.append(b"sent to the silent one"))
+        await asyncio.sleep(0)
+        new.says = "new"
+        with pytest.raises(OutcomeUnknown, match="fell silent"):
+            await waiting
+        ((connection, frame),) = asked
+        connection.answer(frame, dump({"role": "FOLLOWER"}))
+        assert await state == {"role": "FOLLOWER"}
+    finally:
+        await client.close()
+        await slow.close()
+        await new.close()
+
+
+def test_who_asks_one_member_is_not_sent_away_where_another_leads() -> None:
+    asyncio.run(asyncio.wait_for(ask_the_one_that_led(), 60))
+
+
 async def stay_with_the_slow_one() -> bool:
     """No other leader: a slow answer is waited for, however long the silence."""
     slow, other = await ScriptedMember("slow").listen(), await ScriptedMember("slow").listen()

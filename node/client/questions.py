@@ -1,0 +1,55 @@
+"""What is asked of one member: its views, its word on who leads, an operator's actions.
+
+Invariant: whoever asks one member wants that one's answer, and waits for it as long as it said: over a connection of
+its own. What waits at the leader's ends as lost where that one falls silent and another leads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node.client.errors import Closed, Denied, LedgerError, Unreachable, Unsupported
+from node.client.leader import DENIED
+from node.client.link import MemberLink, NotSupported, RemotingError
+from node.protocol.codes import RequestCode
+from node.transport.bodies import BodyError
+
+
+class OwnLinks:
+    """One more link to each member that is asked, whoever leads; one per client."""
+
+    def __init__(self) -> None:
+        self._links: dict[str, MemberLink] = {}
+        self._closed = False
+
+    def beside(self, link: MemberLink) -> MemberLink:
+        """The other one to the same member. Raises Closed."""
+        if self._closed:
+            raise Closed("the client is closed")
+        return self._links.get(link.member_id) or self._links.setdefault(link.member_id, link.another())
+
+    def close(self) -> None:
+        """For good: what waits ends as lost."""
+        self._closed = True
+        for link in self._links.values():
+            link.close()
+
+
+async def ask(link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float) -> dict[str, Any]:
+    """The member's answer. Raises Unreachable, Unsupported, Denied, LedgerError."""
+    try:
+        answer = await link.ask(code, fields, within_s)
+        said = answer.code() if "code" in answer.values else None
+        text = "" if said is None else f"{link.member_id}: {answer.optional_text('detail') or said.name}"
+    except (OSError, TimeoutError) as error:
+        raise Unreachable(f"{link.member_id} at {link.address}: {error or 'no answer in time'}") from error
+    except NotSupported as error:
+        link.plain = link.plain or code is RequestCode.INTROSPECT  # which every release of ours knows
+        raise Unsupported(str(error)) from error
+    except (RemotingError, BodyError) as error:
+        raise LedgerError(str(error)) from error
+    if said in DENIED:
+        raise Denied(text)
+    if code is RequestCode.INTROSPECT and said is not None:
+        raise LedgerError(text)
+    return dict(answer.values)

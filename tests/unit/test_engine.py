@@ -35,7 +35,11 @@ Work = Callable[[Engine, LedgerClient], Awaitable[None]]
 
 
 def run(tmp_path: Path, store: MemoryStore, work: Work, flush: FlushMode = FlushMode.SYNC, *, size: int = 1) -> int:
-    """Runs one engine of a group of `size` until `work` is done; returns what its process would exit with."""
+    """Runs one engine of a group of `size` until `work` is done; returns what its process would exit with.
+
+    The group has an id: one without gives itself one, by an entry that comes with the leader's next tick.
+    """
+    store.hard_state = replace(store.hard_state, group_id="5e" * 16)
 
     async def both() -> int:
         ports = enumerate(free_ports(size))

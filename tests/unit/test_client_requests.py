@@ -511,6 +511,34 @@ def test_a_queue_is_locked_by_one_client_until_it_stops_renewing() -> None:
     story(work)
 
 
+def test_a_look_at_locks_costs_what_is_over_and_frees_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "FREED_AT_ONCE", 3)
+    now, looked_at, written = 0, list[locks.QueueLock](), list[list[str]]()
+    table = locks.QueueLocks(lambda: now)
+    holder = table._holder
+    table.write = lambda change: written.append([name.key for name in change])
+    monkeypatch.setattr(table, "_holder", lambda name, at: (looked_at.append(name), holder(name, at))[1])
+
+    def queues(*numbers: int) -> list[MessageQueue]:
+        return [MessageQueue("T", "b", number) for number in numbers]
+
+    for number in range(8):
+        table.take(locks.QueueLock("T", number, "G"), "c")  # of the log: its time begins with the first look
+    table.look()
+    now += locks.LOCK_MS
+    assert len(table.lock("G", "c", queues(0, 1, 2))) == 3, "renewed"
+    now += 1
+    looked_at.clear()
+    freed = []
+    for _ in range(3):
+        written.clear()
+        table.look()
+        freed.append([key for change in written for key in change])
+    assert freed == [["T@3@G", "T@4@G", "T@5@G"], ["T@6@G", "T@7@G"], []]
+    assert len(looked_at) <= 5 + 2, "those that are over, and the first one that is not"
+    assert table.lock("G", "d", queues(3)) == queues(3) and table.lock("G", "d", queues(0)) == []
+
+
 # --- sends ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("status", list(PutStatus))
 def test_every_status_of_a_put_has_its_code(status: PutStatus) -> None:

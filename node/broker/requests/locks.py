@@ -6,7 +6,7 @@ than every renewal which an earlier master answered, so no lock ends before LOCK
 it. Clients renew every 20 s, and believe in a lock for 30 s.
 
 Invariants: one client of a group holds a queue at a time, also across changes of master; a lock that is not renewed
-within LOCK_MS is free; the table is bounded.
+within LOCK_MS is free; the table is bounded, and a look at it costs what is over, not what is held.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from node.rocketmq.bodies import MessageQueue
 
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
+FREED_AT_ONCE: Final = 2048  # by one look: each is written into the log
 
 
 class QueueLock(NamedTuple):
@@ -45,7 +46,8 @@ class QueueLocks:
 
     def __init__(self, steady_ms: Callable[[], int]) -> None:
         self.steady_ms = steady_ms
-        self._held: dict[QueueLock, tuple[str, int | None]] = {}  # by whom, and when renewed
+        self._held: dict[QueueLock, tuple[str, int | None]] = {}  # by whom, and when renewed: the longest ago first
+        self._from_log: dict[QueueLock, None] = {}  # whose time has not begun: None stands for it above
         self.write: Callable[[Mapping[QueueLock, str | None]], None] = lambda _change: None
 
     # --- at the master ------------------------------------------------------------------------------------------
@@ -66,14 +68,19 @@ class QueueLocks:
         if new:
             self.write(new)
         for queue in found:
-            self._held[QueueLock(queue.topic, queue.queue_id, group)] = (client_id, now)
+            self._renew(QueueLock(queue.topic, queue.queue_id, group), client_id, now)
         return found
+
+    def _renew(self, name: QueueLock, client_id: str, now: int) -> None:
+        self._held.pop(name, None)
+        self._held[name] = (client_id, now)
+        self._from_log.pop(name, None)
 
     def _holder(self, name: QueueLock, now: int) -> str | None:
         """Who has a lock that is not over. The first look at one that came with the log begins its time."""
         client_id, at = self._held.get(name, (None, now))
         if client_id is not None and at is None:
-            self._held[name] = (client_id, now)
+            self._renew(name, client_id, now)
         return None if at is not None and now - at > LOCK_MS else client_id
 
     def _has_room(self, name: QueueLock, more: int) -> bool:
@@ -87,24 +94,36 @@ class QueueLocks:
     def look(self) -> None:
         """What nobody renewed in time is free. Raises Refusal, and then it is still held."""
         now = self.steady_ms()
-        self._free([name for name in list(self._held) if self._holder(name, now) is None])
+        for name in list(self._from_log):
+            self._holder(name, now)
+        over: list[QueueLock] = []
+        for name in self._held:
+            if len(over) == FREED_AT_ONCE or self._holder(name, now) is not None:
+                break
+            over.append(name)
+        self._free(over)
 
     def _free(self, names: list[QueueLock]) -> None:
         if names:
             self.write(dict.fromkeys(names))
             for name in names:
                 del self._held[name]
+                self._from_log.pop(name, None)
 
     # --- out of the log, and for views ----------------------------------------------------------------------------
     def take(self, name: QueueLock, client_id: str | None) -> None:
         """As the log has it from now on; None: it is free."""
         if client_id is None:
             self._held.pop(name, None)
+            self._from_log.pop(name, None)
         elif self._held.get(name, ("", None))[0] != client_id:  # else this master has just given it
+            self._held.pop(name, None)
             self._held[name] = (client_id, None)
+            self._from_log[name] = None
 
     def clear(self) -> None:
         self._held.clear()
+        self._from_log.clear()
 
     def of_group(self, group: str) -> dict[tuple[str, int], str]:
         """Who holds which of its queues."""

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from node.client.append_group import AppendResult, Group
-from node.client.arguments import body_of_entry
+from node.client.arguments import ENTRIES_MAX, body_of_entry, number_of, seconds_of
 from node.client.errors import Denied, NotAppended, OutcomeUnknown
 from node.client.leader import DENIED
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of, check_loop
@@ -76,8 +76,10 @@ class Appends:
     """All of one client. `in_flight_max` bounds the entries that wait for their answer; others wait to be sent."""
 
     def __init__(self, leaders: Leaders, deadline_s: float, in_flight_max: int) -> None:
-        self._leaders, self._deadline_s = leaders, deadline_s
-        self._in_flight_max, self._in_flight = in_flight_max, 0  # entries of frames, this turn's not among them
+        """Raises TypeError, ValueError: without room, or a deadline that a clock reaches, an append would never end."""
+        self._leaders, self._deadline_s = leaders, seconds_of("deadline_s", deadline_s)
+        self._in_flight_max = number_of("in_flight_max", in_flight_max, ENTRIES_MAX, 1)
+        self._in_flight = 0  # entries of frames, this turn's not among them
         self._bodies: list[bytes] = []  # of this turn's frame
         self._answers: list[asyncio.Future[AppendResult]] = []
         self._runs: list[tuple[int, int]] = []

@@ -11,7 +11,8 @@ from typing import Any, Final
 from node.protocol.packed_bodies import PackedBodies
 
 INDEX_MAX: Final = (1 << 63) - 1
-MS_MAX: Final = 86_400_000
+SECONDS_MAX: Final = 1_000_000_000
+ENTRIES_MAX: Final = (1 << 31) - 1
 
 
 def body_of_entry(body: Any) -> bytes:
@@ -38,10 +39,19 @@ def index_of(index: Any) -> int:
     return number_of("an index or a limit", index, INDEX_MAX)
 
 
-def number_of(what: str, number: Any, most: int) -> int:
+def seconds_of(what: str, seconds: Any) -> float:
+    """Raises TypeError, ValueError; also for what no clock reaches, and for what is no number of them (NaN)."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"{what} is a number of seconds, not {type(seconds).__name__}")
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise ValueError(f"{what} is from 0 to {SECONDS_MAX} seconds, not {seconds}")
+    return seconds
+
+
+def number_of(what: str, number: Any, most: int, least: int = 0) -> int:
     """Raises TypeError, ValueError."""
     if type(number) is not int:
         raise TypeError(f"{what} is a whole number, not {type(number).__name__}")
-    if not 0 <= number <= most:
-        raise ValueError(f"{what} is from 0 to {most}, not {number}")
+    if not least <= number <= most:
+        raise ValueError(f"{what} is from {least} to {most}, not {number}")
     return number

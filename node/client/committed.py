@@ -15,13 +15,16 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from node.client.arguments import MS_MAX, number_of
+from node.client.arguments import number_of
 from node.client.errors import LedgerError, Unreachable, Unsupported
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.members import link_to
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.transport.committed_frames import (
+    INTERVAL_MS_MIN,
+    KEEP_ALIVE_MS_MAX,
+    KEEP_ALIVE_MS_MIN,
     PushedPosition,
     StreamKind,
     StreamRequest,
@@ -67,8 +70,8 @@ class CommittedStream:
         clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self._client, self._member_id, self._clock = client, member_id, clock
-        for what, number in (("interval_ms", interval_ms), ("keep_alive_ms", keep_alive_ms)):
-            number_of(what, number, MS_MAX)
+        number_of("interval_ms", interval_ms, KEEP_ALIVE_MS_MAX, INTERVAL_MS_MIN)
+        number_of("keep_alive_ms", keep_alive_ms, KEEP_ALIVE_MS_MAX, max(KEEP_ALIVE_MS_MIN, interval_ms))
         self._deadline_s = deadline_s
         self._silent_s = max(SILENT_KEEP_ALIVES * keep_alive_ms / 1000, SILENT_S_MIN)
         self._request = encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, interval_ms, keep_alive_ms))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from node.client.arguments import seconds_of
 from node.client.errors import Denied, LedgerError, NotAppended, OutcomeUnknown, Unsupported
 from node.client.gathered import Gathered
 from node.client.leader import DENIED
@@ -63,7 +64,7 @@ class MachineClient:
     """
 
     def __init__(self, client: LedgerClient, deadline_s: float = 10.0) -> None:
-        self._client, self._deadline_s = client, deadline_s
+        self._client, self._deadline_s = client, seconds_of("deadline_s", deadline_s)
         self._commands: Gathered[Sequence[bytes], CommandResult] = Gathered(
             COMMANDS_MAX, self._carry_out, COMMANDS_BYTES_MAX
         )

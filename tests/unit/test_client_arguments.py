@@ -34,8 +34,10 @@ WITHIN_S = 20.0
         (lambda client: client.read(1 << 63, 1), "from 0 to"),
         (lambda client: client.read(0, -1), "from 0 to"),
         (lambda client: client.read("0", 1), "a whole number, not str"),
-        (lambda client: anext(client.committed(interval_ms=-1)), "interval_ms is from 0 to"),
-        (lambda client: anext(client.committed(keep_alive_ms=1 << 40)), "keep_alive_ms is from 0 to"),
+        (lambda client: anext(client.committed(interval_ms=-1)), "interval_ms is from 1 to"),
+        (lambda client: anext(client.committed(keep_alive_ms=1 << 40)), "keep_alive_ms is from 10 to"),
+        (lambda client: anext(client.committed(interval_ms=0)), "interval_ms is from 1 to"),
+        (lambda client: anext(client.committed(interval_ms=500, keep_alive_ms=100)), "keep_alive_ms is from 500 to"),
         (lambda client: client.state("n7"), "n7 is not one of n0"),
         (lambda client: client.metadata("n7"), "n7 is not one of n0"),
         (lambda client: client.order("n7", {}, 1.0), "n7 is not one of n0"),
@@ -53,6 +55,26 @@ def test_a_wrong_argument_is_said_at_once(call: Callable[[Any], Awaitable[Any]],
         assert not client._appends._open and not client._appends._in_flight
 
     against(counting(), work)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"deadline_s": None}, {"deadline_s": -1}, {"deadline_s": "5"}, {"deadline_s": float("nan")},
+        {"deadline_s": float("inf")}, {"deadline_s": True}, {"in_flight_max": 0}, {"in_flight_max": -1},
+        {"in_flight_max": 1.5},
+    ],
+)  # fmt: skip
+def test_bounds_that_are_none_are_said_before_anything_waits_for_them(given: dict[str, Any]) -> None:
+    """An append with a deadline of None, or with no room for any entry, never ended."""
+
+    async def work() -> None:
+        with pytest.raises((TypeError, ValueError), match=next(iter(given))):
+            LedgerClient("n0-127.0.0.1:1", **given)
+
+    asyncio.run(work())
+    with pytest.raises((TypeError, ValueError), match=next(iter(given))):
+        LedgerClientSync("n0-127.0.0.1:1", **given)
 
 
 def test_a_body_that_is_too_long_was_not_appended_by_a_client_that_has_yet_to_dial() -> None:

@@ -302,7 +302,7 @@ def recorded(directory: Path, arguments: list[str], name: str) -> Iterator[Calla
         )  # fmt: skip
     except OSError as error:
         text = f"{trail.path}: {error.strerror or error}; what cannot be recorded is not done"
-        raise Failure(Exit.UNREACHABLE, text) from error
+        raise Failure(Exit.FINDING, text) from error
 
     def note(status: int) -> None:
         try:

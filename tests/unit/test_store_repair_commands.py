@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import run
 from node.protocol.codes import VoterState
 from node.store.files.platform import OS
 from node.store.log_store import HardState
@@ -20,6 +21,7 @@ from node.store.repair.command import main
 from node.store.repair.problems import look
 from tests.unit.store_fixtures import fill, open_store, sync
 from tests.unit.store_layout import flip
+from tests.unit.store_repair_fixtures import everything, stopped_member
 from tests.unit.test_store_positions import unit_of
 
 FIRST, COMMITTED, LAST = 25, 30, 40
@@ -57,3 +59,15 @@ def test_the_printed_command_settles_damage_across_the_committed_border(
     store = open_store(damaged)
     assert (store.end_index, store.faults, store.hard_state.voter_state) == (FIRST - 1, (), VoterState.REJOINING)
     store.close()
+
+
+def test_a_repair_that_cannot_be_recorded_is_refused_and_nobody_was_out_of_reach(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with 69, which says that a member does not answer: as on a file system that is read only."""
+    directory = stopped_member(tmp_path)
+    (tmp_path / "operator-trail.jsonl").mkdir()
+    before = everything(directory)
+    assert run(["store", "repair", str(directory), "--set-term", "9"]) == 1
+    assert "what cannot be recorded is not done" in capsys.readouterr().err
+    assert everything(directory) == before

@@ -152,6 +152,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         last_seen=rfc3339(sample.last_seen) if sample.last_seen else None,
         age_ms=max(0.0, (now - sample.last_seen).total_seconds() * 1000) if sample.last_seen else None,
         interval_ms=sample.interval_s * 1000,
+        missed_since=rfc3339(sample.missed_at) if sample.missed_at else None,
         never_reached_since=rfc3339(sample.added_at) if reach == "never" else None,
         is_java=bool(state and state.is_java),
         is_learner=learns(sample, leader),

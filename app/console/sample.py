@@ -39,6 +39,7 @@ class NodeSample:
     clock: Clock | None = None  # None: it did not say what time it is
     last_clock: Clock | None = None  # as it said last: an engine that is silent now does not change its clock
     misses: int = 0
+    missed_at: datetime | None = None  # when the first of these was noticed
     problem: str | None = None
     state: StateView | None = None
     start: StartView | None = None  # how it was started, also from before this console was (app.console.starts)
@@ -53,6 +54,12 @@ class NodeSample:
     rounds: int = 0
     interval_s: float = 0.5  # how often it is asked
     stood_still_s: float = 0.0  # for so long since its last answer this console itself did nothing
+
+    def missed(self, why: str | None) -> None:
+        """It was asked and said nothing that is an answer."""
+        self.misses += 1
+        self.missed_at = self.missed_at or datetime.now(UTC)
+        self.problem = why
 
     @property
     def reach(self) -> str:

@@ -69,38 +69,33 @@ class Poller:
             except Exception as error:
                 if self.sample.problem != reason_of(error):  # once, not with every sample
                     log.exception("polling %s failed", self.sample.node_id)
-                self.sample.misses += 1
-                self.sample.problem = reason_of(error)
+                self.sample.missed(reason_of(error))
             await asyncio.sleep(max(0.05, self.interval_s - (time.monotonic() - started)))
 
     async def round(self) -> None:
         """One sample: state first, the leader's views with it, events now and then."""
         sample = self.sample
         if sample.control_url is None:
-            sample.misses += 1
-            sample.problem = waits(sample) or "no member has named its control plane's address"
+            sample.missed(waits(sample) or "no member has named its control plane's address")
             return
         asked_at, asked_s = utc_now(), time.monotonic()
         try:
             known = sample.ha is not None
             state, ha = await ask_either(self.nodes, sample.control_url, is_classic=known)
         except ConsoleError as error:
-            sample.misses += 1
-            sample.problem = "; ".join(said for said in (error.detail, waits(sample)) if said)
+            sample.missed("; ".join(said for said in (error.detail, waits(sample)) if said))
             return
         if state.self_id != sample.node_id:
-            sample.misses += 1
-            sample.problem = f"{sample.control_url} is {state.self_id}, not {sample.node_id}"
+            sample.missed(f"{sample.control_url} is {state.self_id}, not {sample.node_id}")
             return
         if not self.is_of_this_group(state):
-            sample.misses += 1
-            sample.problem = f"{sample.control_url}{OTHER_GROUP}"
+            sample.missed(f"{sample.control_url}{OTHER_GROUP}")
             return
         sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)
         sample.last_clock = sample.clock or sample.last_clock
         sample.state, sample.ha = state, ha
-        sample.misses, sample.problem = 0, None
+        sample.misses, sample.missed_at, sample.problem = 0, None, None
         sample.last_seen, sample.last_seen_ns = utc_now(), time.monotonic_ns()
         sample.rounds += 1
         if sample.ha is not None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic import Field
+
 from node.views.base import Flag, Number, Text, UnknownView, View, Whole
 from node.views.closures import ClosuresView, CompletedView
 from node.views.ha import HaView
@@ -166,6 +168,7 @@ class MemberView(View):
     age_ms: Number | None = None
     interval_ms: Number | None = None
     never_reached_since: Text | None = None
+    missed_since: Text | None = Field(default=None, exclude=True)  # when it was first noticed that it does not answer
     is_learner: Flag = False  # it has no vote: nothing waits for it
     is_java: Flag = False
     problem: Text | None = None

@@ -13,10 +13,11 @@ from app.health.facts import (
     SEVERITY_ORDER,
     Facts,
     Finding,
+    seconds_since,
     spelled_range,
     time_of,
 )
-from app.health.group_view import MemberView
+from app.health.group_view import GroupView, MemberView
 from app.health.links import heard_ms
 from node.views.state import AlarmView, FaultView, RepairView
 
@@ -38,6 +39,8 @@ ALARM_TEXT: Final = {
     "broker_transactions_unanswered": "{node}'s broker gets no answer about transactions",
 }  # fmt: skip
 SEVERITIES: Final = {"critical": CRITICAL, "info": INFO}
+HEARD_AFTER_S: Final = 1.5  # a member that ends is heard for a moment longer than it was asked
+COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
 
 
 def engine_down(facts: Facts) -> Iterator[Finding]:
@@ -103,10 +106,21 @@ def unheard_since(one: MemberView) -> datetime | None:
     return time_of(one.unheard_since)
 
 
+def heard_meanwhile(one: MemberView, view: GroupView) -> bool:
+    """Whether its leader has heard it long after it was noticed that it does not answer here: it is its control plane
+    that is away. What ended between two questions was heard long after the first of them, too."""
+    leader, now = view.leader, time_of(view.as_of)
+    away = time_of(one.unheard_since or one.missed_since or one.last_seen or one.never_reached_since)
+    age_ms = None if leader is None else heard_ms(leader, one)
+    if leader is None or now is None or away is None or age_ms is None:
+        return False
+    heard_s = seconds_since(time_of(leader.last_seen) or now, now) + age_ms / 1000
+    return seconds_since(away, now) - heard_s > HEARD_AFTER_S and heard_s * 1000 <= COUNTED_MS
+
+
 def still_heard(facts: Facts, one: MemberView) -> str:
     """For the text: that the leader hears a member which does not answer us; empty where it does not."""
-    age_ms = None if facts.leader is None else heard_ms(facts.leader, one)
-    return "; the leader still hears it" if age_ms is not None and age_ms <= facts.patience_ms else ""
+    return "; the leader still hears it" if heard_meanwhile(one, facts.view) else ""
 
 
 def said_before(one: MemberView, text: str) -> str:

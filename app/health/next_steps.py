@@ -12,17 +12,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, NOT_ASKED, REFUSED, RUNS, SCRUB, STARTS_AGAIN, Advice
-from app.health.facts import Finding, seconds_since, spelled_range, time_of
+from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
-from app.health.members import engine_silent
+from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
 
 OTHER_GROUP: Final = " belongs to another group of this name"
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
-HEARD_AFTER_S: Final = 1.5  # a member that ends is heard for a moment longer than it was asked
-COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
 THE_MEMBER: Final = "the member"
 DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
 DEMO_HEAL_ALL: Final = (
@@ -129,17 +127,6 @@ def timed_out(one: MemberView) -> bool:
     """Whether it, or its machine, took the question and said nothing: nobody knows that it is gone."""
     problem = one.problem or ""
     return problem.startswith("no answer within") or problem.endswith(" did not answer in time")
-
-
-def heard_meanwhile(one: MemberView, view: GroupView) -> bool:
-    """Whether its leader has heard it long after it answered here last: it is its control plane that is away."""
-    leader, now = view.leader, time_of(view.as_of)
-    away = time_of(one.last_seen or one.never_reached_since)
-    age_ms = None if leader is None else heard_ms(leader, one)
-    if leader is None or now is None or away is None or age_ms is None:
-        return False
-    heard_s = seconds_since(time_of(leader.last_seen) or now, now) + age_ms / 1000
-    return seconds_since(away, now) - heard_s > HEARD_AFTER_S and heard_s * 1000 <= COUNTED_MS
 
 
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:

@@ -34,6 +34,7 @@ class Story:
     audit: Json | None = None
     last: dict[str, tuple[StateView, datetime]] = field(default_factory=dict)
     missed: dict[str, int] = field(default_factory=dict)
+    missed_at: dict[str, datetime] = field(default_factory=dict)
     views: list[GroupView] = field(default_factory=list)  # the newest one
     unnamed: set[str] = field(default_factory=set)  # whose control planes are at an address that nobody may ask
     starts: dict[str, StartView] = field(default_factory=dict)  # what an earlier console kept of members
@@ -49,8 +50,10 @@ class Story:
     def sample(self, node: FakeNode, now: datetime) -> NodeSample:
         if node.alive:
             self.last[node.id], self.missed[node.id] = (read(StateView, node.state()), now), 0
+            self.missed_at.pop(node.id, None)
         else:
             self.missed[node.id] = self.missed.get(node.id, 0) + 1
+            self.missed_at.setdefault(node.id, now)
         one = NodeSample(
             node.id,
             "127.0.0.1:1",
@@ -58,6 +61,7 @@ class Story:
             added_at=T0,
             misses=self.missed[node.id],
         )
+        one.missed_at = self.missed_at.get(node.id)
         one.certificate_ends = self.certificate_ends.get(node.id)
         if node.id in self.last:
             one.state, one.last_seen = self.last[node.id]

@@ -649,6 +649,21 @@ def test_a_silent_member_is_started_as_it_said_that_it_was_started() -> None:
     assert silent.curl == "curl -s http://127.0.0.1:8431/api/v1/state", "of one that answers"
 
 
+def test_a_member_that_is_asked_late_is_not_heard_since_it_died() -> None:
+    """On a busy machine it was asked seconds before it died: that its leader heard it meanwhile is no sign of life."""
+    story = Story()
+    told = story.node("n2").state() | {"started_with": "quorumscope node --config n2.toml"}
+    story.node("n2").state = lambda: told  # type: ignore[method-assign]
+    story.look()
+    story.looked += 6  # three seconds in which this console asked nobody
+    story.node("n2").alive = False
+    for acked_ms in (300, 800, 1300, 1800):
+        story.node("n2").ack_ms = acked_ms
+        view = story.look()
+    (silent,) = view.problems
+    assert "still hears it" not in silent.text and silent.command == "quorumscope node --config n2.toml"
+
+
 def test_a_node_that_died_behind_its_engine_is_not_one_whose_process_runs() -> None:
     """Killed, a node's control plane may outlive its engine for one sample, and say so before it is gone itself."""
     story = Story()

@@ -70,7 +70,11 @@ def test_a_finding_offers_scrub_and_repair_of_the_replica_that_it_blames(tmp_pat
             page = (await (await kit.person("olga", "operator")).get(path)).text
             assert page.count("Scrub and repair") == 1
             assert f'href="{GROUP}/nodes/n1/repair?from=9&amp;to=77084">Scrub and repair n1' in page
-            assert "Scrub and repair" not in (await (await kit.person("vic", "viewer")).get(path)).text
+            assert f'href="{GROUP}/entries/77084/replicas' in page
+            seen = (await (await kit.person("vic", "viewer")).get(path)).text
+            assert "77,084" in seen and "Scrub and repair" not in seen and "/replicas" not in seen, (
+                "bodies are not read"
+            )
 
     run(work())
 
@@ -86,5 +90,16 @@ def test_a_topic_that_is_only_to_be_read_offers_no_test_message(tmp_path: Path) 
                 group.changed = {f"topics/{name}": {"perm": perm}}
                 page = (await person.get(f"{GROUP}/messages/topics/{name}")).text
                 assert ("Send a test message" in page) is offered, perm
+
+    run(work())
+
+
+def test_only_who_may_watch_another_group_is_given_the_form(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            for role, offered in (("admin", True), ("operator", False), ("viewer", False)):
+                page = (await (await kit.person(role, role)).get("/clusters/new")).text
+                assert ('action="/clusters"' in page) is offered
+                assert ("needs the role admin" in page) is not offered
 
     run(work())

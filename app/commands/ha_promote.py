@@ -131,4 +131,4 @@ def lines_of(before: HaPromotion, accepted: Sequence[str]) -> list[str]:
 def how_on(codes: Sequence[str]) -> str:
     if not codes:
         return "what stops it cannot be accepted"
-    return "if that is to be, repeat it with " + " ".join(f"--accept {escaped(one)}" for one in codes)
+    return "if that is to be, repeat it with " + " ".join(f"--accept {escaped(one)}" for one in dict.fromkeys(codes))

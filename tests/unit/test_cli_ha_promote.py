@@ -59,6 +59,16 @@ def test_what_stands_against_it_stops_it_until_it_is_accepted_by_name(
     assert [one["accept"] for one in slave.changes] == [["lacks_bytes"]]
 
 
+def test_two_findings_of_one_code_are_accepted_by_one_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = LACKS | {"code": "master_is_there"}
+    Slave(monkeypatch, there, there | {"text": "it follows a master right now"}, LACKS)
+    assert run(["ha", "promote", "--node", URL, "--yes"]) == Exit.FINDING
+    said = capsys.readouterr().err
+    assert "--accept master_is_there --accept lacks_bytes" in said and said.count("--accept master_is_there") == 1
+
+
 def test_what_cannot_be_accepted_is_not_and_says_so_without_its_control_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

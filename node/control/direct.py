@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi.routing import APIRoute
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,7 +23,10 @@ class DirectRoute(APIRoute):
         super().__init__(path, endpoint, **described)
 
         async def carry_out(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint(Request(scope, receive))
+            try:
+                response = await endpoint(Request(scope, receive))
+            except ClientDisconnect:
+                return  # before all of its body was here: nothing was done, and nobody waits for an answer
             await response(scope, receive, send)
 
         self.app = carry_out

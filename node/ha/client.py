@@ -94,6 +94,7 @@ class HAClient:
         self._heard_of: Hello | None = None
         self.master: Hello | None = None  # what the one of ours said that served it last
         self.trouble = ""  # why nothing is transferred; empty once it is
+        self.refused_at = ""  # the address at which that was so
         self.current_reported_offset = -1
         self.last_read_ms = self.last_write_ms = 0
         self.taken_bytes = 0  # of the master's log, written here since this process began
@@ -212,7 +213,13 @@ class HAClient:
         except (HaError, MessageStoreError, OSError) as error:
             self._refuse(str(error))
 
+    def unreachable(self, why: str) -> None:
+        """There was no connection."""
+        if self.state is State.CLOSED:
+            self.closed_by = why
+
     def _refuse(self, why: str) -> None:
+        self.refused_at = self.tried
         if why != self.trouble:
             self.trouble = why
             self._note("ha_not_served", "error", why)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -205,10 +206,12 @@ class HAClientService:
             address = None if self._client.is_cutting else self._address()
             if address is not None:
                 self._tried = f"{address[0]}:{address[1]}"
-                with contextlib.suppress(OSError, TimeoutError):
+                try:
                     async with asyncio.timeout(CONNECT_S):
                         transport, incoming = await loop.create_connection(self._from_master, *address)
                     await self._follow(transport, incoming)
+                except (OSError, TimeoutError) as error:
+                    self._client.unreachable(f"{self._tried}: {_why(error)}")
             await asyncio.sleep(self._settings.reconnect_ms / 1000)
 
     def report(self) -> None:
@@ -266,6 +269,13 @@ class HAClientService:
         while not self._client.is_closed:
             await asyncio.sleep(min(0.1, self._settings.java_after_ms / 2000))
             self.report()
+
+
+def _why(error: OSError | TimeoutError) -> str:
+    """Without the addresses that asyncio adds, all of a host's."""
+    if isinstance(error, TimeoutError):
+        return f"no connection within {CONNECT_S:g} s"
+    return os.strerror(error.errno).lower() if error.errno is not None and error.errno > 0 else str(error)
 
 
 def _no_delay(transport: asyncio.BaseTransport) -> None:

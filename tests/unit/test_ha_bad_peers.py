@@ -22,6 +22,7 @@ from node.ha.service import TROUBLE_MS
 from node.ha.settings import BrokerRole
 from node.message_store.local_flush import FlushMode
 from node.message_store.put_result import PutStatus
+from tests.ports import free_ports
 from tests.unit.classic_kit import story
 from tests.unit.ha_kit import content
 from tests.unit.test_ha_sockets import SETTINGS, MasterSide, SlaveSide, message, put_many, until
@@ -255,6 +256,24 @@ async def test_a_slave_writes_only_what_is_a_masters_log_and_says_what_was_wrong
             await until(lambda: log.max_offset == len(whole) and slave.store.end_position == len(whole))
             await until(lambda: slave.client.state is State.TRANSFER)
             assert slave.client.trouble == "" and content(log)[: len(whole)] == whole
+            await slave.stop()
+
+
+@story
+async def test_a_slave_names_the_address_at_which_it_was_refused_and_says_where_nothing_listens(tmp_path: Path) -> None:
+    async with master_at(tmp_path) as (master, _port):
+        whole = master.store.log.read(0, master.store.log.max_offset)
+        (closed,) = free_ports(1)
+        async with Scripted(len(whole), b"\xff" * 400) as bad:
+            slave = SlaveSide(tmp_path / "slave", FlushMode.ASYNC_FLUSH, closed)
+            client = slave.client
+            await until(lambda: client.closed_by == f"127.0.0.1:{closed}: connection refused")
+            assert client.trouble == ""
+            slave.service._address = lambda: ("127.0.0.1", bad.port)
+            await until(lambda: "a frame" in client.trouble)
+            slave.service._address = lambda: ("127.0.0.1", closed)
+            await until(lambda: client.closed_by.endswith("connection refused"))
+            assert "a frame" in client.trouble and client.refused_at == f"127.0.0.1:{bad.port}"
             await slave.stop()
 
 

@@ -146,7 +146,8 @@ class PairView:
         client, end = self._pair.client, self._store.log.max_offset
         known = client.master_offset if client.master_offset >= 0 else None
         return {
-            "address": self._pair.following or None, "state": client.state.value,
+            "address": (client.refused_at if client.trouble else self._pair.following) or None,
+            "state": client.state.value,
             "kind": "ours" if client.is_ours else "rocketmq" if client.state is State.TRANSFER else "unknown",
             "stand": None if client.stand is None else client.stand.value,
             "reported_offset": client.current_reported_offset if client.current_reported_offset >= 0 else None,
@@ -174,8 +175,10 @@ class PairView:
             code = "too_few_slaves" if pair.role.value == "SYNC_MASTER" else "no_slave"
             found.append({"code": code, "about": "", "text": f"{'no slave' if not served else 'a slave'} {what}"})
         if not pair.role.is_master and pair.client.state is not State.TRANSFER:
-            why = pair.client.trouble or pair.client.closed_by or "no master answers"
-            found.append({"code": "no_master", "about": pair.following, "text": why})
+            client = pair.client
+            why = client.trouble or client.closed_by or "no master answers"
+            at = client.refused_at if client.trouble else pair.following
+            found.append({"code": "no_master", "about": at, "text": why})
         if pair.role.is_master and pair.twin:
             text = f"{pair.twin} is master of epoch {pair.lineage.epoch}, too: stop the one that has less"
             found.append({"code": "two_masters", "about": pair.twin, "text": text})

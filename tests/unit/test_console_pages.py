@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.console.fragments import GROUP_FRAGMENTS, render_fragments
+from app.resources import resource
 from tests.unit import views
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.group_story import Story
@@ -168,8 +169,15 @@ def test_the_documentation_is_read_where_the_console_is(tmp_path: Path) -> None:
         page = await ann.get("/docs/problems")
         assert page.status_code == 200 and 'id="a-member-is-cut-off"' in page.text
         assert (await ann.get("/docs/operations.md")).status_code == 200, "as files link to each other"
-        for wrong in ("/docs/nothing", "/docs/..%2fREADME", "/docs/problems.html"):
+        for wrong in ("/docs/nothing", "/docs/..%2fREADME", "/docs/problems.html", "/docs/nothing.svg"):
             assert (await ann.get(wrong)).status_code in (404, 422), wrong
+        linked = {
+            name for page in resource("docs").glob("*.md")
+            for name in re.findall(r"\]\(([a-z][^):/#]*)[)#]", page.read_text(encoding="utf-8"))
+        }  # fmt: skip
+        assert len(linked) > 20
+        for name in sorted(linked):
+            assert (await ann.get(f"/docs/{name}")).status_code == 200, name
 
     over(tmp_path, work)
 

@@ -6,9 +6,8 @@
 // (Web Locks), hidden tabs hold none, all others poll. Error answers never replace a fragment; 401 leads to the login.
 import "./time.js";
 
-const SILENT_MS = 4500; // two beats missed, and a look at the clock later it is still under five seconds
+const SILENT_MS = 4500; // two beats missed, and a look later it is still under five seconds
 const WATCH_MS = 250;
-const LATE_MS = 1000; // who looks so much too late stood still itself, and has so long to hear what came meanwhile
 const POLL_MS = 2000;
 const RETRY_MS = 1000;
 const SLOTS = 3;
@@ -40,18 +39,12 @@ function noteMoment() {
   movedClock = new Date();
 }
 
-// A browser that stood still (a busy machine, a lid that was closed) has read nothing: that is no silence of the
-// console's. True once after that; what is not heard soon then is stale.
-let lookedAt = performance.now();
-
-function stoodStill() {
-  const now = performance.now(), late = now - lookedAt > WATCH_MS + LATE_MS;
+// A tab that was hidden or stood still has a second to read what came.
+let lookedAt = 0;
+function look() {
+  const now = performance.now();
+  if (document.hidden || now - lookedAt > 5 * WATCH_MS) heardAt = movedAt = Math.max(heardAt, now - SILENT_MS + 1000);
   lookedAt = now;
-  if (!late) return false;
-  const since = now - SILENT_MS + LATE_MS;
-  heardAt = Math.max(heardAt, since);
-  movedAt = Math.max(movedAt, since);
-  return true;
 }
 
 const unheard = () => performance.now() - heardAt > SILENT_MS;
@@ -159,13 +152,13 @@ if (root) {
   start();
   noteMoment();
   setInterval(() => {
-    const resumed = stoodStill();
+    look();
     if (document.hidden) return;
     const silent = unheard();
     showStale(silent || unmoved());
-    if (!resumed && performance.now() - polledAt < POLL_MS) return;
+    if (performance.now() - polledAt < POLL_MS) return;
     polledAt = performance.now();
-    if (!source || silent || resumed) poll();
+    if (!source || silent) poll();
     if (!source) start();
   }, WATCH_MS);
   document.addEventListener("visibilitychange", () => {
@@ -177,9 +170,8 @@ if (root) {
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
-// A page without a stream: htmx asks for parts of it again by itself (an operation, a pair), or nothing does
-// (a log, a trail), and then this asks whether the console still answers. An error answer replaces nothing, so it is
-// said; a frozen server sends none for htmx's whole minute, so the watchdog says that, too.
+// A page without a stream: htmx asks for parts of it again (an operation, a pair), or this asks whether the console
+// still answers (a log, a trail). An error answer replaces nothing, so it is said; a frozen server sends none.
 document.addEventListener("htmx:response:error", () => showStale(true));
 document.addEventListener("htmx:error", () => showStale(true));
 const asksAgain = () => document.querySelector('[hx-trigger^="every"]') !== null;
@@ -196,18 +188,16 @@ async function ask() {
 if (!root) {
   let silent = false;
   setInterval(() => {
-    const resumed = stoodStill();
+    look();
     if (document.hidden) return;
     if (unheard() !== silent) {
       silent = !silent;
-      if (silent || !asksAgain()) showStale(silent); // parts that are asked for again say themselves when they are new
+      if (silent || !asksAgain()) showStale(silent); // parts asked for again say themselves when they are new
     }
-    if (asksAgain() || (!resumed && performance.now() - polledAt < POLL_MS)) return;
+    if (asksAgain() || performance.now() - polledAt < POLL_MS) return;
     polledAt = performance.now();
     ask();
   }, WATCH_MS);
-  // Timers of a hidden tab come late: what was not asked for meanwhile is no silence.
-  document.addEventListener("visibilitychange", () => { heardAt = performance.now(); });
 }
 document.addEventListener("htmx:after:swap", () => { if (!root) { heard(); showStale(false); } });
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 # Who may start a task by hand: it waits for it in the same function, so that no failure can go unseen.
 WAITED_FOR_ON_THE_SPOT = {
-    "node/__main__.py", "node/broker/role_changes.py",
+    "node/__main__.py", "node/broker/role_changes.py", "node/ha/keeper.py",
     "node/broker/__main__.py", "node/broker/classic/process.py", "node/client/leader.py", "app/commands/producing.py",
     "app/demo/pair.py", "app/demo/processes.py", "app/demo/run.py", "app/demo/relay.py",
     "app/bench/attacked.py", "app/bench/busy.py", "app/bench/failover.py", "app/bench/ha.py", "app/bench/members.py",

@@ -15,7 +15,8 @@ from node.client import Denied, LedgerClient
 from node.config import ConfigError, load
 from node.engine.access import Access
 from node.engine.engine import Engine
-from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.codes import RequestCode, ResponseCode, VoterState
+from node.store.log_store import HardState
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection, dial
 from node.transport.remoting import Frame
@@ -125,7 +126,9 @@ def beside(tmp_path: Path, rows: list[str], work: Work) -> None:
         peers = f"n0-127.0.0.1:{port}"
         said = [row.format(**files) for row in rows]
         given = {"node.id": "n0", "peers": peers, "node.data": str(tmp_path), "node.token_file": str(files["own"])}
-        engine = Engine(load(given | {"access.rows": ",".join(said)}, None, {}).check_node(), MemoryStore())
+        named = HardState(voter_state=VoterState.VOTER, group_id="5e" * 16)  # it need not give itself an id meanwhile
+        store = MemoryStore(hard_state=named)
+        engine = Engine(load(given | {"access.rows": ",".join(said)}, None, {}).check_node(), store)
         ready = asyncio.Event()
         running = asyncio.create_task(engine.run(lambda _port: ready.set()))
         await ready.wait()

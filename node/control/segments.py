@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Header, Path, Query
 from starlette.responses import Response
@@ -44,7 +44,7 @@ async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Offset = None) 
     items = [segment_json(one) for one in found[start : start + limit]]
     more = str(start + limit) if start + limit < len(found) else None
     store = await parts.bulk.read(store_json)
-    return {"as_of": now_text(), "etag": (await settled(parts))[1], "store": store, "items": items, "next": more}
+    return {"as_of": now_text(), "etag": (await settled(parts)).etag, "store": store, "items": items, "next": more}
 
 
 def store_json(reader: StoreReader) -> Json:
@@ -71,11 +71,18 @@ def segment_json(one: Any) -> Json:
     return {name: getattr(one, name) for name in names}
 
 
-async def settled(parts: Parts) -> tuple[StateView, str]:
-    """The log's state, and its ETag: strong, for it changes with every truncation and every start of the engine.
+class Settled(NamedTuple):
+    """The log's state while it is not being cut; `etag` is strong: it changes with every cut and every start."""
 
-    The files say how many truncations there were: an archive is there before its cut begins. Raises Problem while a
-    cut is under way, when neither the old bytes nor the new ones are all there.
+    state: StateView
+    etag: str
+    cuts: int
+
+
+async def settled(parts: Parts) -> Settled:
+    """The log as it is now. The files count the truncations: an archive is there before its cut begins.
+
+    Raises Problem while a cut is under way, when neither the old bytes nor the new ones are all there.
     """
     for attempt in range(LOOKS):
         await asyncio.sleep(LOOK_EVERY_S if attempt else 0)
@@ -84,7 +91,7 @@ async def settled(parts: Parts) -> tuple[StateView, str]:
         answers = state.engine == "ok"
         cutting = answers and state.marks.truncating_from_index is not None
         if not cutting and not (answers and state.truncation_count not in (None, count)):
-            return state, f'"{state.boot_id or "down"}-{count}"'
+            return Settled(state, f'"{state.boot_id or "down"}-{count}"', count)
         parts.snapshots.outdate()
     raise Problem(503, "Being cut", "The log is being truncated; try again.", headers={"retry-after": "1"})
 
@@ -123,34 +130,42 @@ async def segment(
     """Raw bytes; at most 16 MiB at a time, and shorter where the durable end comes first."""
     asked = range_
     for _ in range(TRIES):
-        state, tag = await settled(parts)
+        log = await settled(parts)
+        tag = log.etag
         if if_match is not None and if_match != "*" and tag not in [one.strip() for one in if_match.split(",")]:
             text = "The log was truncated, or the engine restarted, since that ETag; begin again."
             raise Problem(412, "Changed", text, etag=tag)
         if if_range is not None and if_range.strip() != tag:
             asked = None  # who goes on with another log's file gets this one from its start
-        answer = await bytes_of(parts, state, kind, name, asked)
-        if (await settled(parts))[1] == tag:  # else the log was cut under the reading
-            answer.headers["etag"] = tag
+        answer = await bytes_of(parts, log, kind, name, asked)
+        if answer is not None:
             return answer
     raise Problem(503, "Being cut", "The log is truncated again and again; try again.", headers={"retry-after": "1"})
 
 
-async def bytes_of(parts: Parts, state: StateView, kind: str, name: str, asked: str | None) -> Response:
-    """A range of a segment, or what there is of all of it. Raises Problem."""
+async def bytes_of(parts: Parts, log: Settled, kind: str, name: str, asked: str | None) -> Response | None:
+    """A range of a segment, or what there is of all of it; None: the log was cut under the reading. Raises Problem.
+
+    The cuts are counted where the bytes were just read: to ask once more, behind other readers, would keep the bytes of
+    everybody who waits for that in memory.
+    """
     found = await parts.bulk.read(lambda reader: [one for one in reader.segments() if one.kind == kind])
     chosen = next((one for one in found if one.name == name), None)
     if chosen is None:
         if found and int(name) < min(one.start for one in found):
             raise Problem(410, "Removed", f"Retention removed {kind}/{name}.")
         raise Problem(404, "Unknown segment", f"There is no segment {kind}/{name}.")
-    end = await durable_end(parts, state, kind, chosen.start, chosen.size_bytes)
+    end = await durable_end(parts, log.state, kind, chosen.start, chosen.size_bytes)
     first, last = parse_range(asked, end)
     try:
-        content = await parts.bulk.read(lambda reader: reader.read_segment(kind, name, first, last - first + 1))
+        content, cuts = await parts.bulk.read(
+            lambda reader: (reader.read_segment(kind, name, first, last - first + 1), reader.archive.count)
+        )
     except KeyError:
         raise Problem(410, "Removed", f"Retention removed {kind}/{name} while it was read.") from None
-    headers = {"accept-ranges": "bytes"}
+    if cuts != log.cuts:
+        return None
+    headers = {"etag": log.etag, "accept-ranges": "bytes"}
     whole = not asks_for_bytes(asked) and len(content) == end
     if not whole:
         headers["content-range"] = f"bytes {first}-{first + len(content) - 1}/{end}"

@@ -67,7 +67,7 @@ async def start_again_by_the_button(kit: Kit, victim: str) -> None:
     assert pressed.status_code == 303, pressed.text
     operation = pressed.headers["location"]
     assert (await olga.client.post(path, data=given, headers=html)).headers["location"] == operation, "pressed twice"
-    task = kit.console.restarts.background.get(f"restart {operation.rpartition('/')[2]}")
+    task = kit.console.remote_operations.background.get(f"restart {operation.rpartition('/')[2]}")
     if task is not None:
         await task
     done = (await olga.get(f"/api/v1{operation}")).json()

@@ -142,11 +142,16 @@ class PairView:
             "reason": one.reason or None,
         }  # fmt: skip
 
+    def _asked_at(self) -> str:
+        """The address that the reason is about: where it was refused, else the one that is tried now; empty: none."""
+        client = self._pair.client
+        return client.refused_at if client.trouble else self._pair.following
+
     def _following(self, now: int) -> Json:
         client, end = self._pair.client, self._store.log.max_offset
         known = client.master_offset if client.master_offset >= 0 else None
         return {
-            "address": (client.refused_at if client.trouble else self._pair.following) or None,
+            "address": self._asked_at() or None,
             "state": client.state.value,
             "kind": "ours" if client.is_ours else "rocketmq" if client.state is State.TRANSFER else "unknown",
             "stand": None if client.stand is None else client.stand.value,
@@ -175,10 +180,8 @@ class PairView:
             code = "too_few_slaves" if pair.role.value == "SYNC_MASTER" else "no_slave"
             found.append({"code": code, "about": "", "text": f"{'no slave' if not served else 'a slave'} {what}"})
         if not pair.role.is_master and pair.client.state is not State.TRANSFER:
-            client = pair.client
-            why = client.trouble or client.closed_by or "no master answers"
-            at = client.refused_at if client.trouble else pair.following
-            found.append({"code": "no_master", "about": at, "text": why})
+            why = pair.client.trouble or pair.client.closed_by or "no master answers"
+            found.append({"code": "no_master", "about": self._asked_at(), "text": why})
         if pair.role.is_master and pair.twin:
             text = f"{pair.twin} is master of epoch {pair.lineage.epoch}, too: stop the one that has less"
             found.append({"code": "two_masters", "about": pair.twin, "text": text})

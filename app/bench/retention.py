@@ -50,7 +50,7 @@ class RetentionOptions:
     file_mb: int = 1024
     rate: float = 1000.0
     body_bytes: int = 256
-    seconds: float = 10.0
+    seconds: float = 20.0
     directory: Path | None = None
 
 

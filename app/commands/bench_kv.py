@@ -93,7 +93,7 @@ def retention(
     flush: FlushOption = "sync",
     rate: RateOption = 1000.0,
     body_bytes: BodyOption = 256,
-    seconds: SecondsOption = 10.0,
+    seconds: SecondsOption = 20.0,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> int:

@@ -13,6 +13,7 @@ from app.commands.common import Exit, Failure, Target, control_answer
 
 NOT_LEADER: Final = 421
 HOPS_MAX: Final = 3
+CHANGE_WITHIN_S: Final = 30.0  # control planes give up on a broker sooner, and say what is known
 REFUSED: Final = (404, 409, 412, 422)
 PAGES_MAX: Final = 1000
 Json = dict[str, Any]
@@ -70,7 +71,9 @@ def change(target: Target, method: str, resource: str, body: Json | None = None)
     url = next(iter(urls_of(target).values()))
     content: Json = {}
     for _ in range(HOPS_MAX):
-        status, content = control_answer(method, url, resource, target.token, body, tls=target.control_tls)
+        status, content = control_answer(
+            method, url, resource, target.token, body, tls=target.control_tls, within_s=CHANGE_WITHIN_S
+        )
         if status < 400:
             return content
         following = content.get("leader_api_url")

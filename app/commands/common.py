@@ -27,9 +27,9 @@ from urllib.parse import urlencode, urlsplit
 import typer
 
 from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesError, TlsFlags
-from app.commands.unreachable import why_unreachable
+from app.commands.unreachable import without_answer
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
-from node.config import ConfigError, Settings, load
+from node.config import ConfigError, Settings, load, read_token
 from node.printable import escaped_json, escaped_lines
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host, is_address
@@ -164,8 +164,6 @@ def token_of(token_file: Path | None) -> str | None:
     """The API token: a file that was named, else $QUORUMSCOPE_TOKEN. Raises Failure."""
     if token_file is None:
         return os.environ.get("QUORUMSCOPE_TOKEN") or None
-    from node.config import read_token
-
     try:
         return read_token(token_file)
     except ConfigError as error:
@@ -315,7 +313,7 @@ def control_call(
 
 def control_answer(
     method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
-    *, tls: ssl.SSLContext | None = None,
+    *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
 ) -> tuple[int, dict[str, Any]]:  # fmt: skip
     """The same, but that a problem is an answer as well, unless the caller is not allowed to. Raises Failure."""
     import httpx2
@@ -332,14 +330,15 @@ def control_answer(
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx2.stream(
-            method, f"{base}/api/v1/{resource}".rstrip("/"), json=body, headers=headers, timeout=HTTP_TIMEOUT_S,
-            trust_env=False, verify=True if tls is None else tls,
+            method, f"{base}/api/v1/{resource}".rstrip("/"), json=body, headers=headers,
+            timeout=httpx2.Timeout(HTTP_TIMEOUT_S, read=within_s), trust_env=False, verify=True if tls is None else tls,
         ) as answer:  # fmt: skip
             status, raw = answer.status_code, _read_bounded(base, answer.iter_raw())
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except httpx2.HTTPError as error:
-        raise Failure(Exit.UNREACHABLE, f"{base} cannot be reached: {why_unreachable(error)}") from error
+        may_be_done, text = without_answer(base, error, changes=method != "GET" and not (body or {}).get("dry_run"))
+        raise Failure(Exit.UNKNOWN_OUTCOME if may_be_done else Exit.UNREACHABLE, text) from error
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):

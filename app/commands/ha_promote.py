@@ -36,6 +36,7 @@ RoleOption = Annotated[
     Literal["SYNC_MASTER", "ASYNC_MASTER"] | None, typer.Option("--role", help="Else what its master was.")
 ]
 OUTCOME_UNKNOWN: Final = 504
+PROMOTED_WITHIN_S: Final = 70.0  # the control plane itself waits for its broker for 60 s, and then says what is known
 FOLLOWED: Final = "transfer"  # of HaFollowing.state: the master sends to it
 
 
@@ -73,7 +74,7 @@ def promote(
 
 def promotion(node: str, body: dict[str, Any], token: str | None, tls: Any) -> HaPromotion:
     """Raises Failure."""
-    status, said = control_answer("POST", node, "ha/promote", token, body, tls=tls)
+    status, said = control_answer("POST", node, "ha/promote", token, body, tls=tls, within_s=PROMOTED_WITHIN_S)
     text = str(said.get("detail") or said.get("title") or status)
     if status == OUTCOME_UNKNOWN:
         raise Failure(Exit.UNKNOWN_OUTCOME, f"whether it was promoted is not known: {text}")

@@ -61,7 +61,8 @@ def scrub(
 def followed(
     url: str, what: str, token: str | None, tls: ssl.SSLContext | None, says: str, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The operation to its end; its progress goes to stderr. Raises Failure."""
+    """The operation to its end; its progress goes to stderr. Raises Failure: with UNKNOWN_OUTCOME where it was begun
+    and nobody tells any more how it ended."""
     operation = control_call("POST", url, what, token, body or {}, tls=tls)
     shown: str | None = None
     while operation.get("state") == "running":
@@ -69,7 +70,13 @@ def followed(
             shown = str(operation.get("progress"))
             say(f"{says}: {shown}")
         time.sleep(LOOK_EVERY_S)
-        operation = control_call("GET", url, f"operations/{operation.get('id')}", token, tls=tls)
+        try:
+            operation = control_call("GET", url, f"operations/{operation.get('id')}", token, tls=tls)
+        except Failure as failure:
+            if failure.code != Exit.UNREACHABLE:
+                raise
+            text = f"outcome unknown: the {what} was begun, and how it ended nobody tells: {failure}"
+            raise Failure(Exit.UNKNOWN_OUTCOME, text) from failure
     if operation.get("state") is None:
         raise Failure(Exit.UNDETERMINED, f"{url} did not say how its {what} ended")
     return operation

@@ -90,6 +90,19 @@ def test_its_time_is_over() -> None:
     story(work)
 
 
+def test_the_time_of_one_that_was_answered_ends_no_later_one() -> None:
+    async def work(its: Reads, one: Connection, other: Connection) -> None:
+        its.ask(one, 1, 5, wait_ms=1)
+        its.commit(5)
+        its.ask(one, 2, 6)
+        await asyncio.sleep(0.01)
+        assert its.answered == [(one, 1, 5)]
+        its.commit(6)
+        assert its.answered[1:] == [(one, 2, 6)]
+
+    story(work)
+
+
 def test_a_connection_that_ended_is_not_answered() -> None:
     async def work(its: Reads, one: Connection, other: Connection) -> None:
         its.ask(one, 1, 5, wait_ms=1)

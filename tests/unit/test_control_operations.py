@@ -1,0 +1,212 @@
+"""How the operations of a control plane end: by the engine's own word, and `unknown` where that did not come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.control import leadership, members, repair, restart, trim
+from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.operations import RUNNING, Operations
+from node.control.trail import REFUSED_MAX, REFUSED_WITHIN_S, Refusals
+from node.views.state import FaultView, LogView, RepairView, StateView
+from node.views.transfer import Transfer
+
+Json = dict[str, Any]
+CHANGE: Json = {"kind": "remove", "memberId": "n2"}
+
+
+class Link:
+    """An engine's answers, in their order."""
+
+    def __init__(self, *answers: Json | Exception) -> None:
+        self.answers, self.asked = list(answers), []  # type: tuple[list[Json | Exception], list[Json]]
+
+    async def json(self, _code: object, fields: Json, _timeout_s: float) -> Json:
+        self.asked.append(fields)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def parts_of(link: Link, **snapshots: Any) -> Any:
+    timing = SimpleNamespace(leadership_transfer_wait_timeout_ms=500)
+    settings = SimpleNamespace(timing=timing)
+    return SimpleNamespace(link=link, settings=settings, snapshots=SimpleNamespace(outdate=lambda: None, **snapshots))
+
+
+def state(**more: Any) -> StateView:
+    return StateView(engine="ok", self_id="n0", **more)
+
+
+def looks_of(monkeypatch: pytest.MonkeyPatch, module: Any, *found: StateView) -> Iterator[StateView]:
+    """What each look sees; no time passes between two."""
+    looks = iter(found)
+
+    async def look(*_: object, **__: object) -> StateView:
+        return next(looks)
+
+    monkeypatch.setattr(module, "LOOK_S", 0.0)
+    monkeypatch.setattr(repair, "look", look)
+    return looks
+
+
+# --- the frame of all of them -----------------------------------------------------------------------------------------
+def test_an_operation_that_runs_when_the_control_plane_stops_is_unknown() -> None:
+    async def work() -> None:
+        operations = Operations()
+
+        async def hangs() -> Json:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        operation = operations.start("transfer", None, {}, "", hangs)
+        await asyncio.sleep(0)
+        assert operation["state"] == RUNNING
+        await operations.close()
+        assert operation["state"] == "unknown" and "stopped" in operation["problem"]["detail"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (EngineAway("refused"), "failed"),  # it was asked nothing
+        (EngineSilent("no answer in time"), "unknown"),
+        (EngineRefused("remoting code 1"), "unknown"),
+    ],
+)
+def test_only_what_was_not_asked_has_failed(error: Exception, ends: str) -> None:
+    moved = asyncio.run(leadership.carry_out(parts_of(Link(error)), Transfer()))
+    assert moved["state"] == ends
+    changed = asyncio.run(members.carry_out(parts_of(Link(error)), CHANGE))
+    assert changed["state"] == ends
+    ended = asyncio.run(restart.another_machine(parts_of(Link(error))))
+    assert ended["state"] == ends
+
+
+# --- transfers and members --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("term", [None, 0, 7])
+def test_the_leader_itself_is_told_in_which_term_it_is_to_be(term: int | None) -> None:
+    """The control plane's look may be older than the term: the engine decides."""
+    link = Link({"code": 200, "leaderId": "n1", "term": 8})
+    ended = asyncio.run(leadership.carry_out(parts_of(link), Transfer(to="n1", if_term=term)))
+    assert ended["state"] == "done" and link.asked[0].get("ifTerm") == term
+
+
+@pytest.mark.parametrize(
+    ("answer", "ends"),
+    [
+        ({"code": 200, "index": 4, "term": 2, "leaderId": "n0"}, "done"),
+        ({"code": 501, "appended": "unknown", "index": 4, "detail": "no quorum"}, "unknown"),
+        ({"code": 501, "appended": "not_appended", "detail": "another change"}, "failed"),
+    ],
+)
+def test_a_change_of_members_ends_as_its_entry_did(answer: Json, ends: str) -> None:
+    ended = asyncio.run(members.carry_out(parts_of(Link(answer)), CHANGE))
+    assert ended["state"] == ends
+
+
+# --- repairs ----------------------------------------------------------------------------------------------------------
+def damaged(count: int, hopeless: int) -> StateView:
+    faults = tuple(FaultView(first_index=at, last_index=at) for at in range(count))
+    return state(faults=faults, repair=RepairView(hopeless=hopeless))
+
+
+def test_a_repair_goes_on_while_anything_can_be_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One range that nobody can give is no end of the others."""
+    left = looks_of(monkeypatch, repair, damaged(3, 1), damaged(2, 1), damaged(1, 1))
+    ended = asyncio.run(repair.follow(parts_of(Link({"code": 200})), {}))
+    assert ended["state"] == "failed" and "No member" in ended["problem"]["title"]
+    assert next(left, None) is None
+
+
+def test_what_is_not_mended_in_time_is_not_called_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks_of(monkeypatch, repair, damaged(2, 0))
+    monkeypatch.setattr(repair, "FOLLOWED_S", -1.0)
+    ended = asyncio.run(repair.follow(parts_of(Link({"code": 200})), {}))
+    assert ended["state"] == "failed" and "goes on by itself" in ended["problem"]["detail"]
+
+
+# --- trims ------------------------------------------------------------------------------------------------------------
+def removed(files: int, kept_by: list[Json], detail: str = "") -> Json:
+    numbers = {"removedFiles": files, "removedBytes": 100 * files, "beginIndex": 10 * files}
+    return {"code": 200, **numbers, "keptBy": kept_by, "detail": detail}
+
+
+NEED: Json = {"owner": "audit", "from_index": 40, "why": "has pinned entries from 40 on"}
+
+
+def test_a_trim_of_several_rounds_counts_all_and_says_who_kept_the_rest() -> None:
+    link = Link(removed(3, [NEED]), removed(2, []), removed(0, []))
+    ended = asyncio.run(trim.go_on(parts_of(link), trim.Trim(through_index=99), {}))
+    assert ended["state"] == "done"
+    assert (ended["outcome"]["removed_files"], ended["outcome"]["kept_by"]) == (5, [NEED])
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_trim_that_could_not_go_on_has_failed_also_where_some_of_it_went(before: int) -> None:
+    rounds = [removed(before, [])] if before else []
+    link = Link(*rounds, removed(0, [], "entry 30 is damaged: it has to be mended first"))
+    ended = asyncio.run(trim.go_on(parts_of(link), trim.Trim(through_index=99), {}))
+    assert ended["state"] == "failed" and "damaged" in ended["problem"]["detail"]
+    assert ended["outcome"]["removed_files"] == before
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------------
+def test_another_engine_is_one_of_another_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is to end may answer for a while: it hands leadership over first."""
+    looks = [state(boot_id="old"), EngineAway("refused"), state(boot_id="new")]
+
+    async def ask(*_: object, **__: object) -> StateView:
+        found = looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(restart, "LOOK_S", 0.0)
+    monkeypatch.setattr(restart, "ask_for_another_engine", lambda: True)
+    ended = asyncio.run(restart.another_engine(parts_of(Link(), ask=ask), "old"))
+    assert (ended["state"], ended["outcome"]["boot_id"]) == ("done", "new") and not looks
+
+
+def test_a_state_machine_goes_on_once_it_has_applied_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [state(log=LogView(applied_index=one, committed_index=9)) for one in (None, 4, 9)]
+
+    async def ask(*_: object, **__: object) -> StateView:
+        return looks.pop(0)
+
+    monkeypatch.setattr(restart, "LOOK_S", 0.0)
+    link = Link({"code": 200, "committedIndex": 9})
+    ended = asyncio.run(restart.another_machine(parts_of(link, ask=ask)))
+    assert (ended["state"], ended["outcome"]["applied_index"]) == ("done", 9) and not looks
+
+
+@pytest.mark.parametrize(("applied", "is_refused"), [(8, False), (9, True), (None, False)])
+def test_a_state_machine_that_goes_on_is_ended_with_force_only(applied: int | None, is_refused: bool) -> None:
+    settings = SimpleNamespace(node=SimpleNamespace(state_machine="kv"))
+    seen = state(log=LogView(applied_index=applied, committed_index=9))
+
+    def refused(*, force: bool) -> bool:
+        try:
+            restart.check_machine(SimpleNamespace(settings=settings), seen, force=force)  # type: ignore[arg-type]
+        except Exception as problem:
+            assert getattr(problem, "status", None) == 409
+            return True
+        return False
+
+    assert refused(force=False) == is_refused and not refused(force=True)
+
+
+# --- the trail --------------------------------------------------------------------------------------------------------
+def test_what_is_left_out_of_the_trail_is_counted_until_a_row_says_so() -> None:
+    refusals = Refusals()
+    assert [refusals.admits(0.0) for _ in range(REFUSED_MAX + 3)] == [True] * REFUSED_MAX + [False] * 3
+    assert refusals.left_out == 3
+    assert refusals.admits(REFUSED_WITHIN_S) and refusals.left_out == 3, "the next row is to say it"

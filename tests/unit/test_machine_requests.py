@@ -1,0 +1,107 @@
+"""Commands and questions between clients and the core: what is stamped, and from which state a question is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.consensus.api import Appended, Outcome, Proposal, ReadOutcome
+from node.engine.machine_requests import MachineRequests
+from node.engine.quota import Quota
+from node.protocol.codes import RequestCode, ResponseCode, Role
+from node.state_machine.kind import HEAD, Type
+from node.transport.machine_frames import QuestionRequest, encode_question
+from node.transport.remoting import Frame
+from node.transport.slab_frames import AppendRequest, ReadMode, encode_append
+
+
+class Engine:
+    """A leader; `proposed` is what came to the core, which ends nothing by itself."""
+
+    def __init__(self) -> None:
+        applying = SimpleNamespace(needs_state_from=-1, failing="")
+        self.replica = SimpleNamespace(role=Role.LEADER, applied_index=3, committed_index=9, applying=applying)
+        self.proposals = self
+        self.proposed: list[Proposal] = []
+        self.asked: list[tuple[int, int]] = []  # of the state machine: least index, wait
+        self.wake_at_ms: int | None = None
+        self.confirmed = ReadOutcome(ResponseCode.SUCCESS, 7, 1)
+
+    def add(self, _origin: object, proposal: Proposal, ordered: bool) -> None:
+        assert not ordered
+        self.proposed.append(proposal)
+
+    def read_done(self) -> None:
+        pass
+
+    def read_index(self, done: Callable[[ReadOutcome], None], _way: object) -> None:
+        done(self.confirmed)
+
+    def ask(self, _contents: object, min_index: int, wait_ms: int, _deliver: object) -> None:
+        self.asked.append((min_index, wait_ms))
+
+
+class Peer:
+    """A client's connection that takes everything."""
+
+    backlog_bytes = 0
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def answer(self, _frame: Frame, *pieces: bytes) -> None:
+        self.answers.append(b"".join(pieces))
+
+
+def requests_of(engine: Engine, clock_ms: Iterator[int] = iter(())) -> Any:
+    return MachineRequests(engine, engine, None, Quota(), lambda: next(clock_ms))  # type: ignore[arg-type]
+
+
+def test_a_stamp_is_never_before_the_one_before_it() -> None:
+    engine = Engine()
+    requests = requests_of(engine, iter([1000, 900, 1100]))
+    for _ in range(3):
+        body = b"".join(encode_append(AppendRequest([b"x"])))
+        requests.command(Peer(), Frame(RequestCode.COMMAND, 1, body))
+    stamps = [HEAD.unpack_from(bytes(one.bodies[0])) for one in engine.proposed]
+    assert stamps == [(Type.COMMAND, 1000), (Type.COMMAND, 1000), (Type.COMMAND, 1100)]
+
+
+@pytest.mark.parametrize(("mode", "least"), [(ReadMode.LINEARIZABLE, 7), (ReadMode.LEASE, 7), (ReadMode.UNSAFE, -1)])
+def test_a_question_is_put_to_a_state_that_holds_its_read_index(mode: ReadMode, least: int) -> None:
+    """Not to that of the entries which are applied here by chance: one that was acknowledged may be missing there."""
+    engine, peer = Engine(), Peer()
+    body = encode_question(QuestionRequest([b"?"], mode, 50))
+    requests_of(engine).question(peer, Frame(RequestCode.QUESTION, 1, body))
+    assert engine.asked == [(least, 50)] and not peer.answers
+
+
+def test_a_question_that_is_not_confirmed_is_answered_by_nobody_here() -> None:
+    engine, peer = Engine(), Peer()
+    engine.confirmed = ReadOutcome(ResponseCode.NOT_LEADER, -1, 1)
+    body = encode_question(QuestionRequest([b"?"], ReadMode.LINEARIZABLE))
+    requests_of(engine).question(peer, Frame(RequestCode.QUESTION, 1, body))
+    assert not engine.asked and len(peer.answers) == 1
+
+
+@pytest.mark.parametrize("appended", list(Appended))
+def test_time_goes_on_whatever_became_of_the_entry_that_said_it_before(appended: Appended) -> None:
+    """A leader that lost its quorum for a moment, or had no room, ends no clock for good."""
+
+    async def work() -> None:
+        engine = Engine()
+        engine.wake_at_ms = 500
+        requests = requests_of(engine, iter(range(1000, 2000)))
+        requests._look()
+        requests._look()
+        assert len(engine.proposed) == 1, "one at a time"
+        engine.proposed[0].on_done(Outcome(ResponseCode.UNKNOWN, -1, -1, 1, appended))
+        requests._look()
+        assert len(engine.proposed) == 2
+        requests.stop()
+
+    asyncio.run(work())

@@ -258,6 +258,20 @@ def test_a_pass_reads_everything_once_in_steps_and_reports_what_it_met() -> None
     run(work)
 
 
+def test_every_step_of_a_pass_reports_what_it_met() -> None:
+    async def work() -> None:
+        store = store_of(TERMS)
+        for index in (2, 7, 15):
+            store.rot(index)
+        watched = Watched(store)
+        watched.scrubber.ask("request")
+        await until(lambda: watched.finished == 1)
+        assert [one.first_index for one in watched.faults] == [2, 7, 15]
+        watched.scrubber.stop()
+
+    run(work)
+
+
 def test_a_step_under_a_cut_is_done_again() -> None:
     async def work() -> None:
         watched = Watched(store_of(TERMS))

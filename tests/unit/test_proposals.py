@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from node.consensus.api import Appended, Outcome, Proposal
 from node.engine.proposals import TURN_BYTES, Done, Proposals
 from node.protocol.codes import ResponseCode
@@ -15,12 +17,13 @@ class Core:
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
         self.refuses: set[bytes] = set()
+        self.outcome = Appended.NOT_APPENDED  # of those
 
     def propose_many(self, proposals: Sequence[Proposal], now: int) -> None:
         self.batches.append([bytes(proposal.bodies[0][:1]) for proposal in proposals])
         for proposal in proposals:
             refused = bytes(proposal.bodies[0][:1]) in self.refuses
-            appended = Appended.NOT_APPENDED if refused else Appended.YES
+            appended = self.outcome if refused else Appended.YES
             proposal.on_done(Outcome(ResponseCode.SUCCESS, 0, 0, 1, appended))
 
 
@@ -57,8 +60,11 @@ def test_a_turn_takes_what_is_there_and_leaves_what_is_too_much_for_the_next() -
     assert len(client.outcomes) == 6
 
 
-def test_only_what_follows_an_ordered_append_of_its_own_client_waits_for_it() -> None:
+@pytest.mark.parametrize("outcome", [Appended.NOT_APPENDED, Appended.UNKNOWN])
+def test_only_what_follows_an_ordered_append_of_its_own_client_waits_for_it(outcome: Appended) -> None:
+    """One that may or may not be there breaks the order, too."""
     core, one, other, done = Core(), Client(), Client(), Done()
+    core.outcome = outcome
     proposals = Proposals(core, done)
     core.refuses = {b"1"}
     for client, name, ordered in ((one, b"1", True), (other, b"x", False), (one, b"2", True), (one, b"3", False)):

@@ -104,6 +104,38 @@ def test_what_is_open_for_a_peer_stays_although_newer_ones_are_kept_only(tmp_pat
     run(work)
 
 
+def test_what_is_open_and_does_not_go_far_enough_is_not_sent(tmp_path: Path) -> None:
+    """The log was trimmed meanwhile: whoever takes the older one in finds nothing that goes on from it."""
+
+    async def work() -> None:
+        save(tmp_path, 9)
+        async with moving(tmp_path) as one:
+            assert (await one.outcome(OpenSnapshot("n1", 1, 0))).index == 9
+            save(tmp_path, 20)
+            assert (await one.outcome(OpenSnapshot("n1", 2, 15))).index == 20
+            assert (PIN, 21) in one.store.pins.held()
+
+    run(work)
+
+
+def test_what_is_read_from_stays_open(tmp_path: Path) -> None:
+    """Its time begins anew with each piece: a long one is sent for longer than nobody asks."""
+
+    async def work() -> None:
+        save(tmp_path, 9)
+        async with moving(tmp_path) as one:
+            await one.outcome(OpenSnapshot("n1", 1, 0))
+            ends = []
+            for at in (0, 1000):
+                timer = one.transfer._close_timer
+                assert timer is not None
+                ends.append(timer.when())
+                await one.outcome(ReadSnapshot("n1", 1, at, 1000))
+            assert ends[1] > ends[0]
+
+    run(work)
+
+
 def test_what_is_read_from_is_closed_behind_its_last_read(tmp_path: Path) -> None:
     """Its descriptor may be another file's at once: a read that is under way would send that file's bytes."""
     save(tmp_path, 9)

@@ -89,16 +89,24 @@ def test_a_report_that_fails_keeps_back_none_behind_it() -> None:
         writer = Writer()
         failures: list[object] = []
         reported: asyncio.Queue[Ended[None]] = asyncio.Queue()
-        go_on = threading.Event()
+        has_ended, go_on = threading.Event(), threading.Event()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+
+        def wait() -> None:
+            has_ended.set()
+            go_on.wait()
 
         def broken(_ended: Ended[object]) -> None:
             raise ValueError("a bug")
 
-        writer.run(go_on.wait, broken)
+        writer.run(lambda: None, broken)
         writer.run(lambda: None, reported.put_nowait)
-        go_on.set()
-        assert (await reported.get()).error is None
+        writer.run(wait, reported.put_nowait)
+        has_ended.wait()  # both before it have, and nothing else wakes the loop
+        try:
+            assert (await asyncio.wait_for(reported.get(), 60)).error is None
+        finally:
+            go_on.set()
         assert [str(failure) for failure in failures] == ["a bug"]
         writer.close()
 

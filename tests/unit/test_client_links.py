@@ -1,0 +1,304 @@
+"""A client between members: what a lost connection means, who is asked next, from where a watch goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.client import LedgerClient, NotAppended, OutcomeUnknown, Unreachable
+from node.client.committed import CommittedPosition, CommittedStream
+from node.client.kv import KvClient
+from node.client.lane import Lane
+from node.client.link import GroupIdentity, Lost, MemberLink
+from node.client.machine import Answered, MachineClient
+from node.client.retry import Retry
+from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.kv import (
+    EventType,
+    If,
+    KvCommand,
+    KvEvent,
+    KvResult,
+    KvWatched,
+    Op,
+    Status,
+    ask_watch,
+    encode_watched,
+)
+from node.transport.bodies import Fields
+from node.transport.lane_frames import LaneAnswer
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(story())  # type: ignore[arg-type]
+
+
+class Connection:
+    """One that is open until it is closed; what is sent over it is lost."""
+
+    closed = False
+
+    def send_body(self, *_: object) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+# --- one link ---------------------------------------------------------------------------------------------------------
+def test_the_end_of_an_earlier_connection_is_none_of_this_one() -> None:
+    async def story() -> None:
+        link, old, new = MemberLink("n0", "127.0.0.1:1", "g"), Connection(), Connection()
+        ended: list[object] = []
+        link._connection = new  # type: ignore[assignment]
+        link.call(RequestCode.FAST_READ, [b""], ended.append)
+        link._on_closed(old)  # type: ignore[arg-type]
+        assert ended == []
+        link._on_closed(new)  # type: ignore[arg-type]
+        assert [type(one) for one in ended] == [Lost] and ended[0].sent  # type: ignore[attr-defined]
+
+    run(story)
+
+
+@pytest.mark.parametrize("group_id", ["5e" * 16, None])
+def test_each_new_connection_is_asked_whose_it_is_and_what_it_speaks(
+    monkeypatch: pytest.MonkeyPatch, group_id: str | None
+) -> None:
+    """A member may have been replaced by another group's, or a plain one by one of ours (SAFETY C9)."""
+
+    async def dial(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr("node.client.link.dial", dial)
+
+    async def story() -> None:
+        link = MemberLink("n0", "127.0.0.1:1", GroupIdentity("g", group_id))
+        asked: list[object] = []
+
+        async def check(connection: object) -> None:
+            asked.append(connection)
+
+        link._check_group = check  # type: ignore[method-assign, assignment]
+        for times in (1, 2):
+            await link.connect()
+            assert len(asked) == (times if group_id else 0) and not link.plain
+            link.plain, link._connection = True, None
+
+    run(story)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_patience_that_ends_says_the_last_refusal_where_there_was_one(refused: bool) -> None:
+    """It promises more than that nobody was reached: when there will be room, and who leads."""
+
+    async def story() -> None:
+        retry = Retry(0.0)
+        retry.reason = "n0 answers 500"
+        retry.not_appended = NotAppended("no room", retry_after_s=2.0) if refused else None
+        with pytest.raises(NotAppended if refused else Unreachable) as ended:
+            await retry.pause()
+        assert not refused or ended.value is retry.not_appended
+
+    run(story)
+
+
+# --- who leads --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("leader", "asked", "named", "at_once", "then"),
+    [
+        ("n0", "n0", "n1", True, "n1"),
+        (
+            None,
+            "n0",
+            "n1",
+            False,
+            "n1",
+        ),  # n1 may name n0: they are not asked as fast as they answer
+        ("n2", "n0", "n1", False, "n1"),
+        ("n0", "n0", "n9", False, None),  # nobody knows where n9 is: all are asked
+        ("n0", "n0", "", False, None),
+        ("n0", "n0", "n0", False, None),
+    ],
+)
+def test_who_names_a_leader(leader: str | None, asked: str, named: str, at_once: bool, then: str | None) -> None:
+    async def story() -> None:
+        client = LedgerClient({one: f"127.0.0.1:{at}" for at, one in enumerate(("n0", "n1", "n2"), 1)})
+        client._leader_id = leader
+        assert client.redirected(client.link_of(asked), named) is at_once
+        assert client._leader_id == then
+        await client.close()
+
+    run(story)
+
+
+def test_behind_a_transfer_the_leader_is_looked_for_anew_and_it_is_waited_for_as_long_as_it_may_take() -> None:
+    async def story() -> None:
+        client = LedgerClient({"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"}, deadline_s=1.0)
+        client._leader_id, waited = "n0", []
+
+        async def ask(code: RequestCode, _fields: object, within_s: float, *, redial: bool = True) -> Fields:
+            waited.append((code, within_s))
+            moved: dict[str, Any] = {"code": 200, "leaderId": "n1", "term": 2}
+            return Fields({"role": "LEADER"} if code is RequestCode.INTROSPECT else moved)
+
+        client.link_of("n0").ask = ask  # type: ignore[method-assign]
+        assert (await client.transfer("n1", deadline_ms=60_000))["leaderId"] == "n1"
+        assert client._leader_id is None
+        assert [within_s > 60 for code, within_s in waited if code is RequestCode.LEADERSHIP_TRANSFER] == [True]
+        await client.close()
+
+    run(story)
+
+
+def test_who_leads_beside_a_silent_member_is_asked_from_then_on() -> None:
+    async def story() -> None:
+        client = LedgerClient({"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"})
+        client._leader_id, silent = "n0", client.link_of("n0")
+
+        async def found(_links: object) -> str:
+            return "n1"
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("node.client.ledger_client.find_leader", found)
+            await client._look_elsewhere(silent)
+        assert client._leader_id == "n1"
+        await client.close()
+
+    run(story)
+
+
+# --- lanes, commands, watches -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("entries", "size", "fits"), [(2, 60, True), (3, 60, False), (2, 61, False)])
+def test_a_window_is_as_many_entries_and_bytes(entries: int, size: int, fits: bool) -> None:
+    async def story() -> None:
+        link: Any = SimpleNamespace(member_id="n0", call=lambda *_: 1)
+        opened = LaneAnswer(ResponseCode.SUCCESS, 1, 1, 0, 4, 100, 0, "n0")
+        lane = Lane(link, opened, 5.0)
+        assert lane.has_room(9, 900), "one alone always has"
+        answer = lane.append([bytes(20)] * 2)
+        assert lane.has_room(entries, size) is fits
+        answer.cancel()
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_command_whose_answer_is_lost_is_sent_once(is_open: bool) -> None:
+    """However its connection stands by now."""
+
+    async def story() -> None:
+        sent: list[object] = []
+
+        async def request(*call: object) -> bytes:
+            sent.append(call)
+            raise Lost("the connection closed", sent=True)
+
+        link = SimpleNamespace(member_id="n0", request=request, open=is_open)
+
+        async def leader_link(_retry: object) -> Any:
+            return link
+
+        client: Any = SimpleNamespace(leader_link=leader_link, forget=lambda _link: None)
+        with pytest.raises(OutcomeUnknown):
+            await MachineClient(client, 1.0).run([b"x"])
+        assert len(sent) == 1
+
+    run(story)
+
+
+def watched(answers: Sequence[KvWatched]) -> tuple[KvClient, list[bytes]]:
+    """A client whose state machine answers so; and what it was asked."""
+    left, asked = list(answers), []  # type: tuple[list[KvWatched], list[bytes]]
+
+    async def ask(question: bytes, **_: object) -> Answered:
+        asked.append(question)
+        return Answered(encode_watched(left.pop(0)) if left else b"", 41)
+
+    kv = KvClient(LedgerClient({"n0": "127.0.0.1:1"}))
+    kv._machine.ask = ask  # type: ignore[method-assign, assignment]
+    return kv, asked
+
+
+def test_a_watch_goes_on_behind_what_was_seen_and_leaves_out_nothing() -> None:
+    """Also where many entries did nothing to its keys."""
+
+    async def story() -> None:
+        event = KvEvent(EventType.PUT, b"k", 12, b"v")
+        kv, asked = watched([KvWatched(False, 10, []), KvWatched(False, 15, [event]), KvWatched(False, 20, [event])])
+        watching = kv.watch(b"k", from_index=3)
+        assert [await anext(watching), await anext(watching)] == [event, event]
+        assert asked == [ask_watch(b"k", one) for one in (3, 10, 15)]
+        await watching.aclose()
+
+    run(story)
+
+
+def test_a_watch_from_now_on_begins_behind_what_is_applied() -> None:
+    async def story() -> None:
+        kv, asked = watched([])
+        with pytest.raises(Exception, match="cannot be read"):
+            await anext(kv.watch(b"k"))
+        assert asked[-1] == ask_watch(b"k", 42)
+
+    run(story)
+
+
+@pytest.mark.parametrize(("old", "condition"), [(None, If.INDEX_IS), (b"", If.VALUE_IS), (b"x", If.VALUE_IS)])
+def test_an_empty_value_is_a_value(old: bytes | None, condition: If) -> None:
+    async def story() -> None:
+        kv, written = KvClient(LedgerClient({"n0": "127.0.0.1:1"})), []
+
+        async def write(command: KvCommand) -> KvResult:
+            written.append(command)
+            return KvResult(Status.DONE, True, 1, b"")
+
+        kv.write = write  # type: ignore[method-assign]
+        await kv.compare_and_set(b"k", old, b"new")
+        assert [(one.op, one.condition) for one in written] == [(Op.PUT, condition)]
+
+    run(story)
+
+
+def test_a_stream_that_was_served_has_its_whole_patience_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience is counted from the last position: a stream lasts longer than any deadline."""
+
+    async def story() -> None:
+        made: list[float] = []
+
+        class Counted(Retry):
+            def __init__(self, deadline_s: float) -> None:
+                super().__init__(deadline_s)
+                made.append(deadline_s)
+
+        position = CommittedPosition("n0", 4, 4, 1, "n0", True, 0.0)
+
+        class Served:
+            def __init__(self, *_: object) -> None:
+                pass
+
+            async def next(self) -> CommittedPosition:
+                return position
+
+            def end(self) -> None:
+                pass
+
+        async def connect() -> None:
+            pass
+
+        async def leader_link(_retry: object) -> Any:
+            return SimpleNamespace(member_id="n0", connect=connect)
+
+        monkeypatch.setattr("node.client.committed.Retry", Counted)
+        monkeypatch.setattr("node.client.committed.Subscription", Served)
+        client: Any = SimpleNamespace(leader_link=leader_link, forget=lambda _link: None)
+        stream = CommittedStream(client, None, 5, 1000, 7.0, lambda: 0.0).positions()
+        for times in (1, 2):
+            assert await anext(stream) == position
+            assert made == [7.0] * (1 + times)
+        await stream.aclose()
+
+    run(story)

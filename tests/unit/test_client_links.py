@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from node.client import LedgerClient, NotAppended, OutcomeUnknown, Unreachable
+from node.client.append_group import Group
+from node.client.appends import Appends
 from node.client.committed import CommittedPosition, CommittedStream
 from node.client.kv import KvClient
 from node.client.lane import Lane
@@ -102,6 +104,67 @@ def test_a_patience_that_ends_says_the_last_refusal_where_there_was_one(refused:
         with pytest.raises(NotAppended if refused else Unreachable) as ended:
             await retry.pause()
         assert not refused or ended.value is retry.not_appended
+
+    run(story)
+
+
+# --- appends ----------------------------------------------------------------------------------------------------------
+class Leaders:
+    """One member that is connected; what is to be done later is kept, and not done."""
+
+    follow_redirects = True
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[Any], None]] = []
+        self.link: Any = SimpleNamespace(member_id="n0", plain=False, call=self._call)
+
+    def _call(self, _code: object, _pieces: object, done: Callable[[Any], None]) -> int:
+        self.asked.append(done)
+        return len(self.asked)
+
+    def leader_at_hand(self) -> Any:
+        return self.link
+
+    def spawn(self, _work: object) -> None:
+        pass
+
+
+def test_calls_that_are_sent_apart_keep_their_length() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        group = Group([b"a", b"b", b"c", b"d"], [loop.create_future(), loop.create_future()], [(0, 3)])
+        apart = group.apart()
+        assert [list(one.bodies) for one in apart] == [[b"a", b"b", b"c"], [b"d"]]
+        assert [list(one.results(5, 1)) for one in apart] == [[(5, 7, 1)], [(5, 5, 1)]]
+
+    run(story)
+
+
+def test_another_try_has_what_is_left_of_the_time() -> None:
+    """Neither a refusal nor what is sent apart begins a deadline anew."""
+
+    async def story() -> None:
+        left: list[float] = []
+
+        def goes_on(_group: object, _first: object, left_s: float) -> None:
+            left.append(left_s)
+
+        async def refused(*_: object) -> Any:
+            raise NotAppended("one entry a request", code=ResponseCode.UNSUPPORTED)
+
+        leaders = Leaders()
+        appends = Appends(leaders, 600.0, 100)  # type: ignore[arg-type]
+        appends._go_on, appends._deliver = goes_on, refused  # type: ignore[method-assign, assignment]
+        calls = [appends.submit(b"x"), appends.submit(b"y")]
+        appends._flush()
+        [group] = appends._open
+        group.due_s = asyncio.get_running_loop().time() + 5.0
+        leaders.asked[0](Lost("the connection closed", sent=False))
+        await Appends._go_on(appends, group, None, 4.0)
+        assert len(left) == 3 and all(one <= 5.0 for one in left)
+        for call in calls:
+            call.cancel()
+        appends.close()
 
     run(story)
 

@@ -8,7 +8,7 @@ from node.consensus.member_changes import MemberChange
 from node.consensus.status import ReplicaStatus
 from node.engine.member_requests import preflight
 from node.engine.members_view import members_view
-from tests.unit.members_kit import ADD, REMOVE, Group, address_of
+from tests.unit.members_kit import ADD, ADDRESS, REMOVE, Group, address_of
 
 RATE = 1000
 
@@ -71,6 +71,14 @@ def test_a_preflight_says_how_many_failures_are_survived_before_and_after() -> N
     group.run(50 * MS)
     said = preflight(group.replica("n0"), MemberChange(REMOVE, "n2"))
     assert said["refused"] is not None and said["after"]["survives"] == -1
+
+
+def test_a_member_that_is_down_answers_nothing_though_its_address_changes() -> None:
+    group = Group()
+    group.cut_off("n2")
+    group.run(3000 * MS)
+    said = preflight(group.replica("n0"), MemberChange(ADDRESS, "n2", "127.0.0.1:9999"))
+    assert (said["after"]["answering"], said["after"]["survives"]) == (["n0", "n1"], 0)
 
 
 def test_one_voter_makes_a_quorum_and_two_make_one() -> None:

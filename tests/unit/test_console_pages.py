@@ -171,13 +171,33 @@ def test_the_documentation_is_read_where_the_console_is(tmp_path: Path) -> None:
         assert (await ann.get("/docs/operations.md")).status_code == 200, "as files link to each other"
         for wrong in ("/docs/nothing", "/docs/..%2fREADME", "/docs/problems.html", "/docs/nothing.svg"):
             assert (await ann.get(wrong)).status_code in (404, 422), wrong
-        linked = {
-            name for page in resource("docs").glob("*.md")
-            for name in re.findall(r"\]\(([a-z][^):/#]*)[)#]", page.read_text(encoding="utf-8"))
-        }  # fmt: skip
-        assert len(linked) > 20
-        for name in sorted(linked):
-            assert (await ann.get(f"/docs/{name}")).status_code == 200, name
+
+    over(tmp_path, work)
+
+
+def test_every_link_of_every_page_of_the_documentation_leads_somewhere(tmp_path: Path) -> None:
+    """From the list of pages on; an anchor is one of its page."""
+
+    async def work(kit: Kit) -> None:
+        ann = await kit.person("ann", "viewer")
+        html: dict[str, str] = {}
+        left = ["/docs"]
+        while left:
+            path = left.pop()
+            answer = await ann.get(path)
+            assert answer.status_code == 200, path
+            html[path] = "" if path.endswith(".svg") else answer.text.partition("<main")[2]
+            links = [re.sub("#.*", "", one) for one in re.findall(r'(?:href|src)="(/[^"]*)"', html[path])]
+            left += sorted({one for one in links if one not in html and one not in left})
+        written = {f"/docs/{page.stem}" for page in resource("docs").glob("*.md")}
+        assert written | {"/docs/ARCHITECTURE", "/docs/flame-one.svg"} <= html.keys() and len(written) > 20
+        for path, text in html.items():
+            for link in re.findall(r'(?:href|src)="([^"]*)"', text):
+                if re.match("https?://", link):
+                    continue
+                page, _, where = link.partition("#")
+                assert page in ("", *html), f"{path}: {link}"
+                assert not where or f'id="{where}"' in html[page or path], f"{path}: {link}"
 
     over(tmp_path, work)
 

@@ -38,7 +38,7 @@ def size(value: float | None) -> str:
 
 
 def duration_ms(value: float | None) -> str:
-    """4 ms, 1.2 s, 38 s, 2 h 14 min."""
+    """4 ms, 1.2 s, 38 s, 2 h 14 min; 24 h."""
     if value is None:
         return UNKNOWN
     if value < 1000:
@@ -48,11 +48,15 @@ def duration_ms(value: float | None) -> str:
         return f"{seconds:.1f} s"
     if seconds < 120:
         return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 120:
-        return f"{minutes} min {int(seconds % 60)} s"
-    hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if minutes < 120 and minutes != 60:
+        return f"{minutes} min{rest(int(seconds % 60), 's')}"
+    return f"{hours} h{rest(minutes % 60, 'min')}" if hours < 48 else f"{hours // 24} d{rest(hours % 24, 'h')}"
+
+
+def rest(value: int, unit: str) -> str:
+    """What is behind a whole number of the larger unit; nothing is not said."""
+    return f" {value} {unit}" if value else ""
 
 
 def time_of(text: str | datetime | None) -> datetime | None:

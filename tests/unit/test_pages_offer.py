@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_a_members_page_lists_all_its_problems_with_what_to_do(tmp_path: Path) -
             await kit.watched()
             kit.group.nodes["n1"].alarms, kit.group.nodes["n1"].faults = [FULL], [FAULT]
             await kit.until(lambda: len(kit.console.watches["demo"].view.problems) == 2)
-            texts = [one.text.partition(",")[0] for one in kit.console.watches["demo"].view.problems]
+            texts = [re.split("[,:]", one.text)[0] for one in kit.console.watches["demo"].view.problems]
             repair = f'href="{GROUP}/nodes/n1/repair?from=7&amp;to=7"'
             for role, offered in (("operator", True), ("viewer", False)):
                 page = (await (await kit.person(role, role)).get(f"{GROUP}/nodes/n1")).text
@@ -43,6 +44,25 @@ def test_a_member_that_is_silent_is_not_said_to_be_well(tmp_path: Path) -> None:
             assert "Last seen" in page and "What follows is what it said last." in page
             assert "<dt>engine</dt><dd>unknown</dd>" in page
             assert "It raises no alarm." not in page and "It raised no alarm when it answered last." in page
+
+    run(work())
+
+
+def test_a_member_of_which_something_is_not_known_is_not_said_to_be_well(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            late = kit.group.nodes["n1"]
+            late.dispatcher, late.dispatcher_since = "COMPARE", "2999-01-01T00:00:00.000Z"
+            await kit.until(lambda: kit.console.watches["demo"].view.unproven)
+            page = (await (await kit.person()).get(f"{GROUP}/nodes/n1")).text
+            assert (
+                "Whether n1 is in step is not known: n1 is in COMPARE." in page and 'class="sentence unknown"' in page
+            )
+            kit.group.lead(None)
+            await kit.until(lambda: kit.console.watches["demo"].view.leader_id is None)
+            page = (await (await kit.person("bob")).get(f"{GROUP}/nodes/n2")).text
+            assert "n2 answers, and no leader is known." in page and "entries behind" not in page
 
     run(work())
 

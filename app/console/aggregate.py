@@ -157,6 +157,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         is_java=bool(state and state.is_java),
         is_learner=learns(sample, leader),
         problem=sample.problem,
+        answers=sample.answers,
         state=state,
         start=sample.start,
         certificate_ends=rfc3339(sample.certificate_ends) if sample.certificate_ends else None,

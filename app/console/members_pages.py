@@ -24,7 +24,10 @@ from app.console.console import Console
 from app.console.errors import Invalid
 from app.console.live import Fragment, LiveKey
 from app.console.member_changes import MemberChange, MemberPreflight, preflight
+from app.health.confirming import DAMAGED, DIVERGED, FULL, confirm_nothing, survives, writes_stopped
+from app.health.facts import ELECTION_TIMEOUT_MAX_MS, timing_of
 from app.health.group_view import GroupView, MemberView
+from app.health.links import heard_ms
 from app.security.roles import Right
 from node.views.members import MembersView
 from node.views.members import MemberView as Configured
@@ -76,7 +79,8 @@ def members_context(console: Console, view: GroupView, role: str) -> Context:
         "configuration": configuration,
         "since": console.configurations.since(cluster_id, configuration.index) if configuration else None,
         "changes": console.configurations.rows(cluster_id)[:20],
-        "survives": None if view.quorum.standing is None else view.quorum.standing - view.quorum.needed,
+        "survives": survives(view),
+        "stopped": writes_stopped(view),
     }
 
 
@@ -127,7 +131,10 @@ def catching_up(view: GroupView, named: Configured | None, seen: MemberView | No
     if named is not None and named.promoting:
         then = "; becomes a voter then" + (f", and {named.replaces} leaves" if named.replaces else "")
     if seen is not None and seen.id == view.leader_id:
-        return "leads", ""
+        full = seen.id in confirm_nothing(view)
+        return ("leads, and takes nothing new in: its disk is full", "critical-text") if full else ("leads", "")
+    if seen is not None and (why := takes_nothing(view, seen)):
+        return f"{why}{then}", "attention-text"
     if named is not None and named.connected is False:
         return f"not connected to {view.leader_id or 'a leader'}{then}", "attention-text"
     if seen is not None and seen.reach in ("never", "stale") and lag is None:
@@ -144,6 +151,20 @@ def catching_up(view: GroupView, named: Configured | None, seen: MemberView | No
     if not odd and (lag <= NEAR_ENTRIES or (votes and seconds is not None and seconds < NEAR_S)):
         return f"keeps up{then}", ""
     return f"catching up{odd}{about}{then}", "attention-text" if odd else ""
+
+
+def takes_nothing(view: GroupView, seen: MemberView) -> str:
+    """Why a member takes no entries in now, so that it is not catching up; empty: it does, or it is not known."""
+    leader = view.leader
+    if seen.reach == "down":
+        return "its engine is down"
+    unheard_ms = None if leader is None else heard_ms(leader, seen)
+    if leader is not None and unheard_ms is not None:
+        patience_ms = timing_of(leader).election_timeout_max_ms or ELECTION_TIMEOUT_MAX_MS
+        if unheard_ms > patience_ms:
+            return f"{leader.id} has not heard it for {fmt.duration_ms(unheard_ms)}"
+    reason = confirm_nothing(view).get(seen.id)
+    return f"takes nothing new in: {reason}" if reason in (FULL, DAMAGED, DIVERGED) else ""
 
 
 def members_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:

@@ -24,6 +24,7 @@ from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.settings import ConsoleSettings
 from app.db.base import utc_now
 from app.health.facts import CERTIFICATE_SOON
+from app.why_unreached import why_unreached
 from node.background import Background, reason_of
 from node.certificates import not_after
 from node.tls_files import tls_trouble
@@ -61,7 +62,7 @@ class NodeRefused(ConsoleError):
             action=body.get("action"),
             **{"node": node, **extra},
         )
-        self.body = body
+        self.body, self.node_status = body, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Nodes:
         except (httpx2.TimeoutException, TimeoutError):
             raise NodeUnreachable(f"{control_url} did not answer in time", code="timeout") from None
         except httpx2.HTTPError as error:
-            raise NodeUnreachable(f"{control_url}: {error or type(error).__name__}", code="unreachable") from None
+            raise NodeUnreachable(f"{control_url}: {why_unreached(error)}", code="unreachable") from None
         except (OSError, ValueError, httpx2.InvalidURL) as error:  # such as a host name that no resolver takes
             raise NodeUnreachable(f"{control_url}: {reason_of(error)}", code="unreachable") from None
 

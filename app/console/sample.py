@@ -41,6 +41,7 @@ class NodeSample:
     misses: int = 0
     missed_at: datetime | None = None  # when the first of these was noticed
     problem: str | None = None
+    answers: str | None = None  # what its control plane does in place of a state: see MemberView
     state: StateView | None = None
     start: StartView | None = None  # how it was started, also from before this console was (app.console.starts)
     certificate_ends: datetime | None = None  # of the certificate that its control plane showed last
@@ -55,11 +56,11 @@ class NodeSample:
     interval_s: float = 0.5  # how often it is asked
     stood_still_s: float = 0.0  # for so long since its last answer this console itself did nothing
 
-    def missed(self, why: str | None) -> None:
+    def missed(self, why: str | None, answers: str | None = None) -> None:
         """It was asked and said nothing that is an answer."""
         self.misses += 1
         self.missed_at = self.missed_at or datetime.now(UTC)
-        self.problem = why
+        self.problem, self.answers = why, answers
 
     @property
     def reach(self) -> str:

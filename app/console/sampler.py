@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from app.console.errors import ConsoleError, NodeUnreachable
-from app.console.nodes import Nodes
+from app.console.nodes import NodeRefused, Nodes
 from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
@@ -83,7 +83,7 @@ class Poller:
             known = sample.ha is not None
             state, ha = await ask_either(self.nodes, sample.control_url, is_classic=known)
         except ConsoleError as error:
-            sample.missed("; ".join(said for said in (error.detail, waits(sample)) if said))
+            sample.missed("; ".join(said for said in (error.detail, waits(sample)) if said), what_answers(error))
             return
         if state.self_id != sample.node_id:
             sample.missed(f"{sample.control_url} is {state.self_id}, not {sample.node_id}")
@@ -95,7 +95,7 @@ class Poller:
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)
         sample.last_clock = sample.clock or sample.last_clock
         sample.state, sample.ha = state, ha
-        sample.misses, sample.missed_at, sample.problem = 0, None, None
+        sample.misses, sample.missed_at, sample.problem, sample.answers = 0, None, None, None
         sample.last_seen, sample.last_seen_ns = utc_now(), time.monotonic_ns()
         sample.rounds += 1
         if sample.ha is not None:
@@ -152,6 +152,13 @@ class Poller:
         """A resource of this node. Raises ConsoleError."""
         assert self.sample.control_url is not None
         return await ask(self.nodes, self.sample.control_url, view, **params)
+
+
+def what_answers(error: ConsoleError) -> str | None:
+    """What the control plane does in place of telling its state; None: nothing answers."""
+    if isinstance(error, NodeRefused):
+        return "refuses" if error.node_status in (401, 403) else "errs"
+    return None if error.code in (None, "timeout", "unreachable") else "errs"
 
 
 def waits(sample: NodeSample) -> str | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.health.audited import audit_phrase
 from app.health.classify import worst
-from app.health.facts import INFO, UNKNOWN, capital, seconds_since, spell, time_of
-from app.health.group_view import GroupView, QuorumView, SentenceView
+from app.health.confirming import confirm_nothing, survives, writes_stopped
+from app.health.facts import INFO, UNKNOWN, capital, join, seconds_since, spell, time_of
+from app.health.group_view import GroupView, SentenceView
 from app.health.pairs import sentence_of, severity_of
 
 
@@ -42,17 +43,17 @@ def sentence(view: GroupView) -> SentenceView:
     size, kind = view.quorum.size, "voter" if learners_of(view) else "replica"
     if pressing:
         headline = pressing[0].text
-        parts = [quorum_phrase(view.quorum)]
+        parts = [quorum_phrase(view)]
         if len(pressing) > 1:
             parts.append(f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}.")
     elif doubts(view):
         who = f"the only {kind} is" if size == 1 else f"all {size} {kind}s are"
         first, *others = doubts(view)
         headline = f"Whether {who} in step is not known: {first}."
-        parts = [quorum_phrase(view.quorum), f"Also: {'; '.join(others[:3])}." if others else ""]
+        parts = [quorum_phrase(view), f"Also: {'; '.join(others[:3])}." if others else ""]
     else:
         headline = f"The only {kind} is in step." if size == 1 else f"All {size} {kind}s are in step."
-        parts = [leader_phrase(view), quorum_phrase(view.quorum), audit_phrase(view), learners_phrase(view)]
+        parts = [leader_phrase(view), quorum_phrase(view), audit_phrase(view), learners_phrase(view)]
     parts += [capital(one.text) for one in notices]
     return SentenceView(headline=headline, rest=" ".join(part for part in parts if part))
 
@@ -64,7 +65,9 @@ def leader_phrase(view: GroupView) -> str:
     return f"{view.leader_id} leads term {view.term}{held}." if view.leader_id else ""
 
 
-def quorum_phrase(quorum: QuorumView) -> str:
+def quorum_phrase(view: GroupView) -> str:
+    """Whether enough members hear each other, and whether enough of these hold what is written."""
+    quorum, idle = view.quorum, sorted(confirm_nothing(view))
     counted = f"{quorum.answering} of {quorum.size} answer, {quorum.needed} needed"
     if quorum.standing not in (None, 0, quorum.answering):
         counted += f"; the leader hears {quorum.standing}, itself included"
@@ -74,6 +77,10 @@ def quorum_phrase(quorum: QuorumView) -> str:
         return f"No quorum hears each other ({counted})."
     if not quorum.stands:
         return f"The quorum does not stand ({counted})."
-    if quorum.standing == quorum.needed < quorum.size:
-        return f"Quorum stands, but one more failure ends it ({counted})."
+    if stopped := writes_stopped(view):
+        return f"Members hear each other, but no new write gets through: {stopped} ({counted})."
+    if idle:
+        counted += f"; {join(idle)} {'confirm' if len(idle) > 1 else 'confirms'} no new writes"
+    if survives(view) == 0 and quorum.needed < quorum.size:
+        return f"Quorum stands, but one more failure {'stops writes' if idle else 'ends it'} ({counted})."
     return f"Quorum stands ({counted})."

@@ -82,50 +82,6 @@ BEHIND: Final = Advice(
     curl=DISPATCHERS,
 )
 
-# Variants of a code, by what is known of its member (`next_steps.advice_of`).
-NO_WORD: Final = Advice(
-    "{node} is asked and says nothing: its process hangs or is gone, its machine is, or the way there is cut",
-    "see on {where} whether its process still runs: one that hangs has to go on, or be ended; one that is gone is"
-    " started as it was before. It is well when this ends with 0",
-    "a-member-does-not-answer",
-)
-RUNS: Final = Advice(
-    "{node}'s engine runs, for its leader hears it; its control plane does not answer here: that process hangs or has"
-    " ended, or the way from here to it is cut",
-    "look on {where} at the process of {node}'s control plane, and at the way there: one that hangs has to go on, or be"
-    " ended; this asks it, and it is well when this ends with 0",
-    "a-member-does-not-answer",
-    command="quorumscope status --node {there}",
-    curl="curl -s {there}/api/v1/state",
-)
-NOT_ASKED: Final = Advice(
-    "this console does not ask {node}, so that nothing is known of it but what its leader says",
-    "an admin approves the address that a member named for it, or names one, on the group's page Addresses; this shows"
-    " what {node} says when it is asked without the console",
-    "a-member-does-not-answer",
-)
-ANOTHER: Final = Advice(
-    "another node answers where {node}'s control plane should; of {node} itself nothing is known here",
-    "have {node}'s control plane listen at an address of its own, or correct its address in the console; this shows who"
-    " answers at {there}",
-    "a-member-does-not-answer",
-    command="quorumscope status --node {there}",
-    curl="curl -s {there}/api/v1/state",
-)
-STARTS_AGAIN: Final = Advice(
-    "{node}'s engine ended, or does not listen yet; its supervisor starts it again by itself, ten seconds after an end"
-    " at the latest",
-    "wait, and look at {node}'s output for what ended it; it is well when this ends with 0",
-    "a-member-does-not-answer",
-)
-REFUSED: Final = Advice(
-    "{node}'s engine will not run with what it found; its other process is still there to say why, and starts nothing",
-    "settle what the reason says (`quorumscope store repair` on its data directory shows what can be), end what is left"
-    " of {node}, and start it again; later starts need no --init",
-    "a-member-does-not-answer",
-    command="{start}",
-)
-
 ADVICE: Final[dict[str, Advice]] = {
     "never_reached": START,
     "all_silent": Advice(
@@ -260,6 +216,14 @@ ADVICE: Final[dict[str, Advice]] = {
     "closures_piling": WAITS,
     "closures_slow": WAITS,
     "commit_stalled": WAITS,
+    "writes_stopped": Advice(
+        "{needed} members have to hold a write before it counts; so many hear each other, and fewer of them take it in",
+        "mend what keeps each of those named from confirming: every one has a problem of its own that says how; this"
+        " names them again, and ends with 0 once it is well",
+        "writes-wait",
+        command=LEADER_STATUS,
+        curl=DISPATCHERS,
+    ),
     "not_applying": NOT_APPLYING,
     "alarm_applier_down": Advice(
         "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",

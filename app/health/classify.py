@@ -27,6 +27,7 @@ from app.health.leading import (
     quorum_lost,
     term_flapping,
     two_leaders,
+    writes_stopped,
 )
 from app.health.links import cut_off, not_connected, resends, slow_link
 from app.health.members import alarms, damaged, engine_down, not_members, silent, voter_state
@@ -46,6 +47,7 @@ RULES: Final[tuple[Rule, ...]] = (
     nobody_answers,
     quorum_lost,
     no_leader,
+    writes_stopped,
     engine_down,
     silent,
     cut_off,

@@ -172,6 +172,8 @@ class MemberView(View):
     is_learner: Flag = False  # it has no vote: nothing waits for it
     is_java: Flag = False
     problem: Text | None = None
+    # In place of a state its control plane "refuses" who asks, or "errs": it sends what is none. None: it is silent.
+    answers: Text | None = Field(default=None, exclude=True)
     state: StateView | None = None
     start: StartView | None = None
     certificate_ends: Text | None = None

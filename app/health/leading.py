@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from app.health.confirming import confirm_nothing, counted, survives
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, time_of
 from app.health.links import unheard_among
 from app.health.members import engine_silent, unheard_since, was_reached
@@ -14,6 +15,7 @@ CLOSURES_OLDEST_MS: Final = 1000
 COMMIT_STALLED_S: Final = 2.0
 ELECTIONS_PER_MINUTE: Final = 3
 NO_LEADER_GRACE_S: Final = 1.0
+WRITES_STOPPED_GRACE_S: Final = 1.0
 
 
 def nobody_answers(facts: Facts) -> Iterator[Finding]:
@@ -26,11 +28,25 @@ def nobody_answers(facts: Facts) -> Iterator[Finding]:
     elif any(engine_silent(one) for one in facts.members):
         return  # each is named, by what it is that does not answer
     elif all(one.reach == "never" and not was_reached(facts, one) for one in facts.members):
-        yield Finding("never_reached", UNKNOWN, "No control plane of this group has answered yet, for {age}")
+        text = "No control plane of this group has answered yet, for {age}" + why_silent(facts)
+        yield Finding("never_reached", UNKNOWN, text)
     else:
         seen = [at for one in facts.members if (at := time_of(one.last_seen)) is not None]
-        text = "No control plane of this group has answered for {age}"
+        text = "No control plane of this group has answered for {age}" + why_silent(facts)
         yield Finding("all_silent", UNKNOWN, text, since=max(seen, default=None))
+
+
+def why_silent(facts: Facts) -> str:
+    """What asking them came to, for the text: once where it is the same for all of them."""
+    reasons: dict[str, list[str]] = {}
+    for one in facts.members:
+        said = (one.problem or "").removeprefix(one.control_url or "").removeprefix(":").strip()
+        if said:
+            reasons.setdefault(said, []).append(one.id)
+    if len(reasons) == 1 and len(facts.members) > 1 and len(*reasons.values()) == len(facts.members):
+        return f": {next(iter(reasons))}, each of {len(facts.members)}"
+    named = [f"{join(ids)}: {said}" for said, ids in reasons.items()]
+    return f" ({'; '.join(named)})" if named else ""
 
 
 def quorum_lost(facts: Facts) -> Iterator[Finding]:
@@ -41,10 +57,10 @@ def quorum_lost(facts: Facts) -> Iterator[Finding]:
     down = [one.id for one in facts.members if one.reach == "down"]
     causes = [f"{join(silent)} {'do' if len(silent) > 1 else 'does'} not answer"] if silent else []
     causes += [f"{join(down)} {'are' if len(down) > 1 else 'is'} down"] if down else []
-    if facts.leader is not None and not causes:
-        lost = [one.id for one in facts.followers]
-        causes = [f"{facts.leader.id} leads and does not hear {join(lost)}"]
-    cause = f": {' and '.join(causes)}" if causes else ""
+    if facts.leader is not None:
+        lost = [one.id for one in facts.followers if not counted(facts.leader, one)]
+        causes += [f"{facts.leader.id} leads and does not hear {join(lost)}"] if lost else []
+    cause = f": {join(causes)}" if causes else ""
     text = f"The quorum is lost{cause}; nothing can be committed, for {{age}}"
     yield Finding("quorum_lost", CRITICAL, text)
 
@@ -60,9 +76,21 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
         text = f"The leader {join(unseen)} does not answer, though replicas follow it, for {{age}}"
         yield Finding("leader_out_of_sight", ATTENTION, text, grace_s=NO_LEADER_GRACE_S)
     else:
+        away = sorted(one.id for one in facts.members if one.reach != "ok")
         why = unheard_among(facts, sorted(answering))
+        why = why or (f"{join(away)} {'do' if len(away) > 1 else 'does'} not answer" if away else "")
         text = f"There is no leader{f', and {why}' if why else ''}: no write can be accepted, for {{age}}"
         yield Finding("no_leader", CRITICAL, text, grace_s=NO_LEADER_GRACE_S)
+
+
+def writes_stopped(facts: Facts) -> Iterator[Finding]:
+    """Enough members hear their leader, and too few of them hold what it would write."""
+    idle, left = confirm_nothing(facts.view), survives(facts.view)
+    if facts.leader is None or not facts.stands or facts.leader.id in idle or left is None or left >= 0 or not idle:
+        return  # a leader that takes no writes is its own alarm's matter
+    whose = "; ".join(f"{one} confirms none: {why}" for one, why in sorted(idle.items()))
+    text = f"No new write gets through, for {{age}}, though the quorum stands ({whose})"
+    yield Finding("writes_stopped", CRITICAL, text, grace_s=WRITES_STOPPED_GRACE_S)
 
 
 def two_leaders(facts: Facts) -> Iterator[Finding]:

@@ -67,8 +67,15 @@ def silent(facts: Facts) -> Iterator[Finding]:
             since = unheard_since(one)
             yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, since)
         elif one.reach == "stale":
-            text = f"{one.id} is silent{why}, for {{age}}"
+            text = f"{one.id} {silence_of(one)}{why}, for {{age}}"
             yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, time_of(one.last_seen))
+
+
+def silence_of(one: MemberView) -> str:
+    """How a control plane that tells no state does so."""
+    return {"refuses": "refuses to say how it is", "errs": "says nothing that can be read"}.get(
+        one.answers or "", "is silent"
+    )
 
 
 def was_reached(facts: Facts, one: MemberView) -> bool:
@@ -81,7 +88,7 @@ def never_reached(facts: Facts, one: MemberView, severity: str, why: str) -> Fin
     if not was_reached(facts, one):
         return Finding("never_reached", severity, f"{one.id} has never been reached{why}", one.id, since, 2.0)
     if facts.recall.began_before(f"replica_silent:{one.id}") is not None:
-        return Finding("replica_silent", severity, f"{one.id} is silent{why}, for {{age}}", one.id, since, 2.0)
+        return Finding("replica_silent", severity, f"{one.id} {silence_of(one)}{why}, for {{age}}", one.id, since, 2.0)
     text = f"{one.id} has not answered since this console started{why}, for {{age}}"
     return Finding("replica_silent", severity, text, one.id, since, 2.0)
 

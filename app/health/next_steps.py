@@ -11,11 +11,13 @@ import shlex
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.health.advice import ADVICE, ALARM, ANOTHER, NO_WORD, NOT_ASKED, REFUSED, RUNS, SCRUB, STARTS_AGAIN, Advice
+from app.health.advice import ADVICE, ALARM, SCRUB, Advice
+from app.health.confirming import survives, writes_stopped
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
+from app.health.silences import ANOTHER, ERRS, NO_WORD, NOT_ASKED, REFUSED, REFUSES, RUNS, STARTS_AGAIN
 
 OTHER_GROUP: Final = " belongs to another group of this name"
 DOCS: Final = "docs/problems.md"
@@ -87,7 +89,7 @@ def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[
 def with_token(curl: str) -> str:
     """A control plane beyond loopback asks for the token."""
     local = any(host in curl for host in ("//127.0.0.1", "//localhost", "//[::1]"))
-    return curl if local else curl.replace("curl", "curl" + TOKEN_HEADER, 1)
+    return curl if local or TOKEN_HEADER in curl else curl.replace("curl", "curl" + TOKEN_HEADER, 1)
 
 
 def advice_of(finding: Finding, view: GroupView) -> Advice:
@@ -99,6 +101,8 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
             return ADVICE["engine_silent"]
         if is_another(one):
             return ANOTHER
+        if one.answers is not None:
+            return REFUSES if one.answers == "refuses" else ERRS
         if one.control_url is None:
             return NOT_ASKED
         if heard_meanwhile(one, view):
@@ -192,8 +196,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"the member goes dark here and for whatever asks it, though it runs; {spare(view)}"
         case "alarm_disk_full" if finding.node_id == view.leader_id:
             return f"new writes are refused until {finding.node_id} has room or another member leads; nothing is lost"
-        case "alarm_disk_full":
-            return f"{finding.node_id} confirms no new writes; {spare(view, 1)}"
+        case "alarm_disk_full" if not writes_stopped(view):
+            return f"{finding.node_id} confirms no new writes; {spare(view)}"
         case "alarm_broker_down" if finding.node_id == view.leader_id:
             return f"no broker of the group takes messages while {finding.node_id} leads; its log takes writes"
         case "alarm_apply_failed" | "alarm_applier_down" if finding.node_id == view.leader_id:
@@ -209,16 +213,16 @@ def at_stake(finding: Finding, view: GroupView) -> str:
     return f"{left}; {cut}" if cut else left
 
 
-def counted_though_away(finding: Finding, view: GroupView) -> int:
-    """1 where the leader heard a member that is away a moment ago, so that the quorum still counts it."""
+def counted_though_away(finding: Finding, view: GroupView) -> tuple[str, ...]:
+    """The member, where it is away and the leader heard it a moment ago, so that the quorum still counts it."""
     one, leader = view.asked(finding.node_id), view.leader
     if finding.code not in AWAY or one is None or leader is None or one.id == leader.id or heard_meanwhile(one, view):
-        return 0
+        return ()
     age_ms = heard_ms(leader, one)
-    return 1 if age_ms is not None and age_ms <= COUNTED_MS else 0
+    return (one.id,) if age_ms is not None and age_ms <= COUNTED_MS else ()
 
 
-def spare(view: GroupView, away: int = 0) -> str:
+def spare(view: GroupView, away: tuple[str, ...] = ()) -> str:
     """How many more members may fail before writes stop."""
     quorum = view.quorum
     if quorum.stands is None:
@@ -226,9 +230,11 @@ def spare(view: GroupView, away: int = 0) -> str:
     if not quorum.stands:
         missing = max(1, quorum.needed - max(quorum.standing or 0, 0))
         return f"no write gets through until {quorum.needed} members hear each other ({missing} more needed)"
-    if quorum.standing is None:
+    if stopped := writes_stopped(view):
+        return f"no new write gets through: {stopped}"
+    left = survives(view, away)
+    if left is None:
         return "writes get through; how many more failures they survive is not known"
-    left = quorum.standing - away - quorum.needed
     if left <= 0:
         return "writes get through, and one more failure stops them"
     return f"writes get through, and survive {left} more failure{'s' if left > 1 else ''}"

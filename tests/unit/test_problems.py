@@ -725,7 +725,7 @@ def test_one_that_answers_here_and_is_not_heard_by_its_leader_does_not_hold_the_
     story.group.nodes["n1"].ack_ms = 9_000
     view = story.look(5)
     assert "one more failure ends it (3 of 3 answer, 2 needed; the leader hears 2, itself included)" in quorum_phrase(
-        view.quorum
+        view
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from app.command_line import app
+from app.command_line import app, bring_in
 from app.console.preflight import preflight
 from app.console.watch import closed, opened
 from app.health.facts import Facts, rfc3339
@@ -334,6 +334,7 @@ def test_the_line_that_a_transfer_prints_is_understood() -> None:
     line = preflight(story.look(2), "n2").commands.cli
     words = shlex.split(line)
     assert words[0] == "quorumscope"
+    bring_in(words[1:])
     parsed = typer.main.get_command(app).make_context("quorumscope", words[1:], resilient_parsing=False)
     assert parsed is not None
     transfer = typer.main.get_command(app).commands["transfer"]  # type: ignore[attr-defined]

@@ -1,0 +1,29 @@
+"""Why a connection could not be made, in the system's own words.
+
+What tries several addresses in turn says itself only that all attempts failed; the reason is the cause of that error.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+
+def why_unreached(error: BaseException) -> str:
+    """Such as "connection refused"; the error's own words where no system call is behind it."""
+    said, seen = str(error) or type(error).__name__, error
+    for _ in range(16):  # causes of causes
+        if isinstance(seen, BaseExceptionGroup):
+            seen = seen.exceptions[0]
+            continue
+        if isinstance(seen, ssl.SSLError):
+            return said  # its numbers are none of the system's
+        if isinstance(seen, OSError) and type(seen.errno) is int and seen.errno > 0:
+            return os.strerror(seen.errno).lower()
+        if isinstance(seen, OSError) and seen.strerror:
+            said = seen.strerror.lower()  # a resolver's, with numbers of its own
+        behind = seen.__cause__ or seen.__context__
+        if behind is None:
+            break
+        seen = behind
+    return said

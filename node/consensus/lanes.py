@@ -24,8 +24,10 @@ from node.consensus.api import Appended, LaneTicket, Outcome, Proposal
 from node.consensus.closures import Closure
 from node.consensus.member_state import MemberState
 from node.protocol.codes import ResponseCode
+from node.protocol.entry import EntryError
 from node.protocol.group_kind import ENGINES_OWN, NO_PATCH
 from node.protocol.position_patch import fits_patch
+from node.store.errors import StoreFull
 
 if TYPE_CHECKING:
     from node.consensus.leadership import Leadership
@@ -183,6 +185,24 @@ def refuse_all(accepted: Accepted, failure: Refusal, leader_id: str) -> None:
     for _proposal, closure in accepted:
         closure.first_index = closure.last_index = -1
         closure.refuse(failure[0], leader_id, failure[1])
+
+
+def not_written(accepted: Accepted, error: StoreFull | EntryError, term: int, leader_id: str) -> Refusal:
+    """They were let in, and the store refused them; why, for what would have come behind them.
+
+    What it could not take back (`StoreFull.leaves_bytes`) a start may find in the log: nobody can say (SAFETY C2).
+    """
+    if not isinstance(error, StoreFull):
+        failure = ResponseCode.UNEXPECTED_ARGUMENT, str(error)
+    else:
+        failure = ResponseCode.DISK_FULL, str(error)
+        if error.leaves_bytes:
+            for _proposal, closure in accepted:
+                closure.term = term
+                closure.unknown(ResponseCode.DISK_ERROR, leader_id, str(error))
+            return failure
+    refuse_all(accepted, failure, leader_id)
+    return failure
 
 
 def _form(one: tuple[Proposal, Closure]) -> tuple[int, int]:

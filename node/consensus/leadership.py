@@ -19,7 +19,7 @@ from node.consensus.closures import Closure, ClosureTable
 from node.consensus.contradictions import two_leaders
 from node.consensus.effects import new_send
 from node.consensus.entry_dispatcher import EntryDispatcher
-from node.consensus.lanes import Accepted, Lanes, Refusal, refuse_all, runs_of
+from node.consensus.lanes import Accepted, Lanes, Refusal, not_written, refuse_all, runs_of
 from node.consensus.leader_marks import LeaderMarks
 from node.consensus.member_state import MemberState
 from node.consensus.membership import Membership
@@ -175,12 +175,9 @@ class Leadership:
         try:
             slabs = self._write(bodies, Magic.NORMAL, now, channel, patch_at)
         except (StoreFull, EntryError) as error:
-            full = isinstance(error, StoreFull)
-            if full:
+            if isinstance(error, StoreFull):
                 member.no_space(str(error), now)
-            code = ResponseCode.DISK_FULL if full else ResponseCode.UNEXPECTED_ARGUMENT
-            refuse_all(accepted, (code, str(error)), member.self_id)
-            return code, str(error)
+            return not_written(accepted, error, self.term, member.self_id)
         for proposal, closure in accepted:  # registered before anything can commit them (FORMATS 6.9)
             closure.term = self.term
             closure.created_at = now

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from node.store.faults.results import Fault
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DENIED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class StoreError(Exception):
@@ -40,7 +41,12 @@ class ColdEntry(Exception):
 
 
 class StoreFull(StoreError):
-    """No space: nothing was written, or what was written short has been zeroed (SAFETY S8)."""
+    """No space: nothing was written, or what was written short has been zeroed (SAFETY S8).
+
+    `leaves_bytes`: but for a file system that copies what is overwritten, and had no space for the zeros either.
+    """
+
+    leaves_bytes = False
 
 
 class StoreIOError(StoreError):
@@ -52,3 +58,15 @@ def wrap(error: OSError, attempt: str) -> StoreError:
     if error.errno in _NO_SPACE:
         return StoreFull(f"{attempt}: no space left ({error.strerror})")
     return StoreIOError(f"{attempt}: {error.strerror or error}")
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the system lets this process write nothing there: that does not pass by itself."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _DENIED
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Whether the disk could not read what was there (EIO); a part of a page is written only once that was read."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno == errno.EIO

@@ -46,8 +46,6 @@ class LogFiles:
         self.index_file_size = opened.identity.index_file_size
         self.data = opened.data
         self.index = opened.index
-        for segments in (self.data, self.index):  # recovery is through: a sector that is lost now costs its entries
-            segments.read_around()
         self.archive = opened.archive
         self.sealed_from = opened.sealed_from
         self.straight_from = opened.straight_from  # from here on every head says where its record is: `files/straight`
@@ -66,6 +64,7 @@ class LogFiles:
         self.cuts = 0
         self.is_cutting = False  # while one runs, no group commit may name what is being cut
         self.failed = False
+        self.left_behind: tuple[int, int] | None = None  # see `take_back`
         self._terms_lock = threading.Lock()  # a thread mends while the loop appends the first entry of a new term
 
     # --- looking up ----------------------------------------------------------------------------------------------
@@ -193,20 +192,43 @@ class LogFiles:
         self.end = self.begin_mark()
         self.on_end(self.end.index)
 
-    def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int, *, sync_later: bool = False) -> None:
-        """Zeroes what is behind an end, and removes the files that held nothing else.
+    def take_back(self, written_pos: int, last_index: int) -> None:
+        """What an append wrote behind the end, up to there, before the disk was full: it is zeroed, and the files that
+        were made for it go (SAFETY S8). On the loop, which waits for no disk and reads no file: the next sync makes
+        all of it durable.
 
-        `sync_later`: on the loop, which waits for no disk and reads no file; the next sync makes all of it durable.
-        Raises StoreIOError.
+        Where there is no space for zeros either, the place is kept in `left_behind`: nothing is appended before they
+        are written. Until then a start may find these entries, and take them for its log's. Raises StoreFull, which
+        says so, and StoreIOError.
         """
+        end = self.end
+        self.left_behind = written_pos, last_index
+        from_unit = (end.index + 1) * INDEX_UNIT_BYTES
+        try:
+            last = self.data.find(end.end_pos if end.end_pos == self.begin_pos else end.end_pos - 1)
+            if last is not None:
+                self.data.drop_from(last.end, sync_later=True)
+            self.index.drop_from(from_unit, sync_later=True)
+            self.data.zero(end.end_pos, written_pos, unread=True)
+            self.index.zero(from_unit, (last_index + 1) * INDEX_UNIT_BYTES, unread=True)
+        except StoreFull as error:
+            error.leaves_bytes = True
+            raise
+        except StoreIOError as error:
+            self.failed = True
+            raise StoreIOError(f"clearing what was written beyond entry {end.index}: {error}") from error
+        self.left_behind = None
+
+    def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
+        """Zeroes what is behind an end, and removes the files that held nothing else. Raises StoreIOError."""
         try:
             last = self.data.find(from_pos if from_pos == self.begin_pos else from_pos - 1)
             end_pos = max(to_pos, from_pos + BLANK_BYTES)
-            self.data.zero(from_pos, end_pos, unread=sync_later)  # also for readers that hold the files open
+            self.data.zero(from_pos, end_pos)  # also for readers that hold the files open
             if last is not None:
-                self.data.drop_from(last.end, sync_later=sync_later)
-            self.index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES, unread=sync_later)
-            self.index.drop_from(from_index * INDEX_UNIT_BYTES, sync_later=sync_later)
+                self.data.drop_from(last.end)
+            self.index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES)
+            self.index.drop_from(from_index * INDEX_UNIT_BYTES)
         except (StoreIOError, StoreFull) as error:
             self.failed = True
             raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error

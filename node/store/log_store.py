@@ -56,8 +56,9 @@ class HardState:
     `naming`: where the entry is that will name the group once it is committed (-1: not known), and the id in it.
     `configurations`: where entries are that say who belongs to the group, and their bodies: the newest committed one
     and those behind it. It is here before the entry is in the log: so one that cannot be found there never was.
-    `kept`: the settings that this member keeps to (`consensus/settings_change.py`); None: none are on record.
-    `owner`: whose state this is; None: not said. Readers of version 1 know nothing after `store_ids`, and drop it.
+    `kept`: the settings that this member keeps to (`consensus/settings_change.py`). `owner`: whose state this is.
+    `founders`: the voters that the group was born with, as configured. Of these three None, or (): not on record.
+    Readers of version 1 know nothing after `store_ids`, and drop it.
     """
 
     term: int = 0
@@ -74,6 +75,7 @@ class HardState:
     configurations: tuple[tuple[int, str], ...] = ()
     kept: KeptSettings | None = None
     owner: str | None = field(default=None, compare=False)
+    founders: tuple[str, ...] = field(default=(), compare=False)
 
 
 @value_class(slots=True, frozen=True)
@@ -277,10 +279,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def save_hard_state(self, state: HardState) -> None:
-        """Durable on return (temp, fsync, rename, fsync directory); writes currterm too; a writer's work.
-
-        Raises StoreIOError.
-        """
+        """Durable on return; writes currterm too; a writer's work. Raises StoreIOError."""
 
     @abstractmethod
     def note_progress(self, committed_index: int, applied_index: int) -> None:

@@ -80,22 +80,41 @@ class LogWriter:
         self._write(pieces)
 
     def _write(self, slabs: list[Slab]) -> None:
-        """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8)."""
+        """All or nothing: what was written before the disk was full is zeroed again (SAFETY S8).
+
+        Only that: where what is overwritten needs space of its own, zeros over what is zeros already find none either.
+        """
         files = self._files
-        end_pos = files.end.end_pos
+        if files.left_behind is not None:
+            self._clear_first(files.left_behind)
+        end_pos = written_pos = files.end.end_pos
+        last_index = files.end.index
         try:
             for slab in slabs:
                 if slab.pos != end_pos:
                     files.data.grow(slab.pos)
                     files.data.write(end_pos, pack_blank(slab.pos - end_pos))
+                    written_pos = slab.pos
                 end_pos = slab.pos + len(slab.data)
                 files.data.write(slab.pos, slab.data)
+                written_pos = end_pos
                 files.index.write(slab.first_index * INDEX_UNIT_BYTES, slab.index_records)
-        except StoreFull:
-            end = files.end
-            files.clear(end.end_pos, end_pos, end.index + 1, slabs[-1].last_index + 1, sync_later=True)
+                last_index = slab.last_index
+        except StoreFull as error:
+            if error.leaves_bytes or files.index.crosses(slab.first_index * INDEX_UNIT_BYTES, len(slab.index_records)):
+                written_pos, last_index = end_pos, slab.last_index
+            files.take_back(written_pos, last_index)
+            if error.leaves_bytes:  # they are gone by now
+                raise StoreFull(str(error)) from error
             raise
         except StoreIOError:
             files.failed = True
             raise
         files.extend(slabs)
+
+    def _clear_first(self, left_behind: tuple[int, int]) -> None:
+        """What a refused append could not take back. Raises StoreFull while there is no space for that."""
+        try:
+            self._files.take_back(*left_behind)
+        except StoreFull as error:  # nothing of the append that comes now
+            raise StoreFull(str(error)) from error

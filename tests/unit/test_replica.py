@@ -9,7 +9,7 @@ import pytest
 from node.consensus.api import MS, Appended, Proposal, ReplicaConfig
 from node.consensus.member_state import RoleEvent
 from node.protocol.codes import NOT_APPENDED, DispatcherState, FlushMode, ResponseCode, Role
-from node.protocol.entry import Magic
+from node.protocol.entry import Magic, Slab
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -18,6 +18,7 @@ from node.protocol.messages import (
     TransferResponse,
     VoteRequest,
 )
+from node.store.errors import StoreFull
 from tests.scenarios.cluster import Cluster
 from tests.unit.core_kit import Leader, Solo, store_of
 
@@ -136,6 +137,24 @@ def test_s8_a_full_disk_refuses_all_of_a_turn_and_keeps_heartbeats() -> None:
     leader.solo.replica.disk.disk_full(False, leader.solo.now)
     leader.propose([b"c"])
     assert leader.solo.store.end_index == 1
+
+
+def test_s8_c2_what_a_full_disk_could_not_take_back_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader()
+
+    def refuse(*_: object, **__: object) -> list[Slab]:
+        full = StoreFull("no space for the append, nor for zeros over it")
+        full.leaves_bytes = True
+        raise full
+
+    monkeypatch.setattr(leader.solo.store, "append_as_leader", refuse)
+    leader.propose([b"a"], [b"b", b"c"])
+    said = [(o.code, o.appended, o.first_index, o.last_index, o.term) for o in leader.done]
+    assert said == [
+        (ResponseCode.DISK_ERROR, Appended.UNKNOWN, 1, 1, 1),
+        (ResponseCode.DISK_ERROR, Appended.UNKNOWN, 2, 3, 1),
+    ]
+    assert not leader.solo.replica.status(leader.solo.now).leader_ready, "it is full"
 
 
 def test_s8_a_leader_that_meets_a_full_disk_hands_over_by_itself() -> None:

@@ -31,6 +31,84 @@ class Left(OsPlatform):
         return self.left
 
 
+class CopyingDisk(OsPlatform):
+    """A file system that copies what is overwritten: every write needs space, also into what was allocated ahead."""
+
+    def __init__(self) -> None:
+        self.writes_left: int | None = None  # None: there is space
+        self.takes_bytes = 0  # of the write that finds none: so much it still takes
+
+    def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]
+        if self.writes_left is None:
+            return os.pwrite(fd, data, offset)
+        if self.writes_left > 0:
+            self.writes_left -= 1
+            return os.pwrite(fd, data, offset)
+        if 0 < self.takes_bytes < len(data):
+            taken, self.takes_bytes = self.takes_bytes, 0
+            return os.pwrite(fd, data[:taken], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("takes_bytes", [0, 1, 100, 4500])
+@pytest.mark.parametrize("body_bytes", [10, 3000])
+def test_a_file_system_without_space_for_what_is_overwritten_ends_nothing(
+    tmp_path: Path, body_bytes: int, takes_bytes: int
+) -> None:
+    """The zeros over what a refused append had written found no space, and the engine ended, again and again."""
+    disk = CopyingDisk()
+    sizes = {"data_file_size": DATA_BYTES, "index_file_size": INDEX_BYTES, "platform": disk}
+    store = store_fixtures.open_store(tmp_path / "store", **sizes)
+    held = [b"before"]
+    store.append_as_leader(held, 1)
+    said = []
+    for round_ in range(60):
+        bodies = [bytes([round_ + 1]) * body_bytes] * (1 + round_ % 3)
+        disk.writes_left, disk.takes_bytes = round_ % 5, takes_bytes
+        try:
+            store.append_as_leader(bodies, 1)
+            held += bodies
+        except StoreFull as full:
+            said.append(full.leaves_bytes)
+            disk.writes_left = 0
+            for _ in range(2):  # nothing of what comes while there is none is on the disk
+                with pytest.raises(StoreFull) as refused:
+                    store.append_as_leader([b"more"], 1)
+                assert not refused.value.leaves_bytes
+        assert not store.failed and store.end_index == len(held) - 1
+        disk.writes_left = None
+        if round_ % 2:
+            store.append_as_leader([b"there is space"], 1)
+            held.append(b"there is space")
+    assert True in said and False in said
+    store_fixtures.sync(store)
+    store_fixtures.kill(store)
+    again = store_fixtures.open_store(tmp_path / "store", **sizes)
+    bodies = [entry.body for entry in store_fixtures.entries_of(again)]
+    assert bodies[: len(held)] == held
+    assert len(bodies) == len(held), "the last append of all was not refused"
+    again.close()
+
+
+def test_a_stop_takes_back_what_was_refused(tmp_path: Path) -> None:
+    disk = CopyingDisk()
+    for space in (True, False):
+        store = store_fixtures.open_store(tmp_path / f"store-{space}", platform=disk)
+        store.append_as_leader([b"held"], 1)
+        store_fixtures.sync(store)
+        disk.writes_left = 1
+        with pytest.raises(StoreFull) as refused:
+            store.append_as_leader([b"refused"], 1)
+        assert refused.value.leaves_bytes
+        disk.writes_left = None if space else 0
+        store.close()
+        disk.writes_left = None
+        again = store_fixtures.open_store(tmp_path / f"store-{space}", platform=disk)
+        assert again.end_index == (0 if space else 1), "its outcome was said to be unknown"
+        assert again.durable_index == again.end_index
+        again.close()
+
+
 def test_whether_there_is_space_is_what_the_disk_says(tmp_path: Path) -> None:
     platform = Left()
     store = store_fixtures.open_store(tmp_path / "store", data_file_size=DATA_BYTES, platform=platform)

@@ -16,12 +16,13 @@ from typing import Final
 from node.protocol.entry import crc32
 from node.protocol.messages import MemberMark
 from node.protocol.value_class import value_class
-from node.store.errors import StoreIOError, wrap
+from node.store.errors import StoreIOError, is_unreadable, wrap
 from node.store.files.os_files import sync_directory, sync_fd, write_all
 from node.store.files.platform import OS, Platform
 
 CHECKPOINT: Final = "quorumscope.checkpoint"  # `checkpoint` is what RocketMQ's older DLedger calls a file of its own
 SLOT_SPACING_BYTES = 4096
+UNREADABLE = b"\xee"  # stands for a slot that the disk cannot read: bytes that are none
 _SLOT = struct.Struct(">4sIQqqqqIqqqqB40s")
 _MAGIC = b"QSCP"
 _VERSION = 1
@@ -115,15 +116,19 @@ def read_checkpoint(path: Path, platform: Platform = OS) -> Slot | None:
 def _read_slots(path: Path, platform: Platform) -> tuple[Slot | None, bool]:
     """The newer sound slot, and whether one of the two is damaged: it may have been the newer one.
 
-    A slot is in one sector, so no power cut leaves half of one: bytes that are no slot are rot.
+    A slot is in one sector, so no power cut leaves half of one: bytes that are no slot are rot. So is what the disk
+    cannot read; the other slot lies on another page.
     """
     try:
-        data = platform.read_bytes(path)
+        fd = platform.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None, False
     except OSError as error:
         raise StoreIOError(f"reading {path}: {error.strerror}") from error
-    parts = [data[at : at + SLOT_SPACING_BYTES] for at in (0, SLOT_SPACING_BYTES)]
+    try:
+        parts = [_read_slot(fd, at, path, platform) for at in (0, SLOT_SPACING_BYTES)]
+    finally:
+        platform.close(fd)
     slots = [unpack_slot(part) for part in parts]
     damaged = any(slot is None and any(part[:_MARKS_AT]) for slot, part in zip(slots, parts, strict=True))
     sound = sorted((slot for slot in slots if slot is not None), key=lambda slot: slot.number)
@@ -131,6 +136,15 @@ def _read_slots(path: Path, platform: Platform) -> tuple[Slot | None, bool]:
     if newest is not None and not newest.marks:  # torn, or an older release wrote that slot: older marks hold as well
         newest = replace(newest, marks=sound[0].marks)
     return newest, damaged
+
+
+def _read_slot(fd: int, offset: int, path: Path, platform: Platform) -> bytes:
+    try:
+        return platform.pread(fd, SLOT_SPACING_BYTES, offset)
+    except OSError as error:
+        if is_unreadable(error):
+            return UNREADABLE
+        raise StoreIOError(f"reading {path}: {error.strerror}") from error
 
 
 class Checkpoint:
@@ -155,7 +169,13 @@ class Checkpoint:
         """The next slot, over the older one. Raises StoreFull: then the newer one still counts, and stays."""
         number = self._number + 1
         raw = pack_slot(replace(slot, number=number))
-        write_all(self._fd, raw, number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}", self._platform)
+        place, attempt = number % 2 * SLOT_SPACING_BYTES, f"writing {self.path}"
+        try:
+            write_all(self._fd, raw, place, attempt, self._platform)
+        except StoreIOError as error:
+            if not is_unreadable(error):
+                raise
+            write_all(self._fd, raw.ljust(SLOT_SPACING_BYTES, b"\0"), place, attempt, self._platform)
         self._number, self.last = number, slot
         if sync:
             sync_fd(self._fd, f"syncing {self.path}", self._platform)

@@ -15,7 +15,7 @@ from typing import Any
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import POSITION_MAX, TERM_LEAP_MAX, TERM_MAX
 from node.protocol.group_settings import GroupSettings, KeptSettings, Promises
-from node.store.errors import StoreFull, StoreIOError, StoreRefused
+from node.store.errors import StoreFull, StoreIOError, StoreRefused, is_unreadable
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
 from node.store.files.platform import OS, Platform
 from node.store.log_store import HardState
@@ -48,12 +48,14 @@ def parse_currterm(data: bytes) -> tuple[int, str | None] | None:
 
 
 def read_currterm(directory: Path, platform: Platform = OS) -> tuple[int, str | None] | None:
-    """None where the file is missing or says nothing. Raises StoreIOError."""
+    """None where the file is missing, says nothing, or the disk cannot read it. Raises StoreIOError."""
     try:
         return parse_currterm(platform.read_bytes(directory / CURRTERM))
     except FileNotFoundError:
         return None
     except OSError as error:
+        if is_unreadable(error):
+            return None
         raise StoreIOError(f"reading {directory / CURRTERM}: {error.strerror}") from error
 
 
@@ -74,6 +76,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "configurations": [list(one) for one in state.configurations],
         "kept": None if state.kept is None else [list(part) for part in state.kept],
         "owner": state.owner,
+        "founders": list(state.founders),
     }
 
 
@@ -105,12 +108,15 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     configurations = tuple((index, body) for index, body in value.get("configurations", []))
     if not all(type(index) is int and isinstance(body, str) for index, body in configurations):
         raise ValueError(f"configurations {configurations!r}")
+    founders = tuple(value.get("founders", []))
+    if not all(isinstance(one, str) for one in founders):
+        raise ValueError(f"founders {founders!r}")
     kept = tuple(life_ids[-LIVES_KEPT:])
     voter_state = VoterState(value["voter_state"])
     return HardState(
         term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from,
         None if naming is None else (naming[0], naming[1]), configurations, _kept_from_json(value.get("kept")),
-        owner,
+        owner, founders,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.protocol.entry import crc32
-from node.store.errors import StoreIOError, StoreRefused, wrap
+from node.store.errors import StoreFull, StoreIOError, StoreRefused, is_unreadable, wrap
 from node.store.files.platform import OS, Platform
 
 SECTOR_BYTES = 512
@@ -25,21 +25,25 @@ def write_all(
 ) -> None:
     """pwrite of everything; `done` bytes are written already.
 
-    What was written short before an error is zeroed again (SAFETY S8).
+    What was written short before an error is zeroed again (SAFETY S8); see StoreFull where even that finds no space.
     """
     try:
         while done < len(data):
             done += platform.pwrite(fd, data[done:] if done else data, offset + done)
     except OSError as error:
         if done:
-            zero(fd, offset, done, attempt, platform)
+            try:
+                zero(fd, offset, done, attempt, platform)
+            except StoreFull as full:
+                full.leaves_bytes = True
+                raise
         raise wrap(error, attempt) from error
 
 
 def zero(fd: int, offset: int, length: int, attempt: str, platform: Platform = OS) -> None:
     """Overwrites with zeros, from the back to the front: what is left of a crash is a prefix, never a hole.
 
-    Raises StoreIOError.
+    Raises StoreFull (not all is zeroed), StoreIOError.
     """
     end = offset + length
     try:
@@ -50,7 +54,7 @@ def zero(fd: int, offset: int, length: int, attempt: str, platform: Platform = O
                 done += platform.pwrite(fd, _ZEROS[: step - done], end - step + done)
             end -= step
     except OSError as error:
-        raise StoreIOError(f"{attempt}: zeroing {length} bytes failed: {error.strerror or error}") from error
+        raise wrap(error, f"{attempt}: zeroing {length} bytes") from error
 
 
 def is_zeros(data: bytes) -> bool:
@@ -142,12 +146,16 @@ def pack_sealed_json(value: dict[str, Any]) -> bytes:
 
 
 def read_sealed_json(path: Path, platform: Platform = OS) -> dict[str, Any] | None:
-    """The value, None where there is no such file. Raises StoreRefused where its CRC does not match."""
+    """The value, None where there is no such file. Raises StoreRefused where its CRC does not match, or the disk
+    cannot read it; StoreIOError.
+    """
     try:
         data = platform.read_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
+        if is_unreadable(error):
+            raise StoreRefused(f"{path} is damaged: the disk cannot read it ({error.strerror})") from error
         raise StoreIOError(f"reading {path}: {error.strerror}") from error
     seal, _, text = data.rstrip(b"\n").partition(b" ")
     try:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from node.store.errors import StoreIOError, wrap
+from node.store.errors import StoreIOError, is_unreadable, wrap
 from node.store.files.os_files import SECTOR_BYTES, is_zeros, sync_fd, write_all, zero
 from node.store.files.platform import OS, Platform
 
@@ -26,10 +27,12 @@ class Segment:
     """`start` is the absolute position of the file's first byte, `end` the one right after the file.
 
     `on_unreadable`: gets each page that the disk cannot read (EIO), which is then read around; None: that is an error.
+    Such a page takes no part of itself either, for which it would be read first: it is written whole, once.
     """
 
     __slots__ = (
-        "_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "end", "on_unreadable", "path", "size_bytes", "start"
+        "_ahead_bytes", "_allocated_bytes", "_fd", "_platform", "_whole_pages", "end", "on_unreadable", "path",
+        "size_bytes", "start",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +52,7 @@ class Segment:
         self._ahead_bytes = ahead_bytes
         self._platform = platform
         self._allocated_bytes = 0
+        self._whole_pages = threading.Lock()  # a thread mends beside the loop's appends
         self.on_unreadable: Callable[[str], None] | None = None
         try:
             self._fd = platform.open(path, os.O_RDWR if writable else os.O_RDONLY)
@@ -73,16 +77,41 @@ class Segment:
         return cls(path, start, size_bytes, ahead_bytes=ahead_bytes, platform=platform)
 
     def write(self, pos: int, data: bytes | memoryview) -> None:
-        """Raises StoreFull (nothing of it stays) or StoreIOError."""
+        """Raises StoreFull (nothing of it stays, unless that says so) or StoreIOError."""
         offset = pos - self.start
         if offset + len(data) > self._allocated_bytes:
             self._allocate(offset, len(data))
         try:
             done = self._platform.pwrite(self._fd, data, offset)
         except OSError as error:
+            if error.errno == errno.EIO and self.on_unreadable is not None:
+                self._write_by_pages(data, offset)
+                return
             raise wrap(error, self._attempt(data, offset)) from error
         if done != len(data):
             write_all(self._fd, data, offset, self._attempt(data, offset), self._platform, done)
+
+    def _write_by_pages(self, data: bytes | memoryview, offset: int) -> None:
+        """A page that cannot be read is written whole, zeros around what it gets: the rest of it is lost as it is.
+
+        Nobody else writes to it meanwhile: what does not come by here needs a page that can be read. Raises StoreFull,
+        StoreIOError.
+        """
+        attempt = self._attempt(data, offset)
+        with self._whole_pages:
+            done = 0
+            while done < len(data):
+                page = (offset + done) // _PAGE_BYTES * _PAGE_BYTES
+                before = offset + done - page
+                part = bytes(data[done : done + _PAGE_BYTES - before])
+                try:
+                    write_all(self._fd, part, offset + done, attempt, self._platform)
+                except StoreIOError as error:
+                    if not is_unreadable(error):
+                        raise
+                    whole = (bytes(before) + part).ljust(min(_PAGE_BYTES, self.size_bytes - page), b"\0")
+                    write_all(self._fd, whole, page, attempt, self._platform)
+                done += len(part)
 
     def _attempt(self, data: bytes | memoryview, offset: int) -> str:
         return f"writing {len(data)} bytes at {offset} of {self.path}"
@@ -114,12 +143,24 @@ class Segment:
         attempt = f"zeroing in {self.path}"
         for first, last in reversed(self._data_runs(pos - self.start, length, zeros_too or unread)):
             if zeros_too:
-                zero(self._fd, first, last - first, attempt, self._platform)
+                self._zero(first, last - first, attempt)
                 continue
             while last > first:
                 low = max(first, (last - 1) // SECTOR_BYTES * SECTOR_BYTES)
-                zero(self._fd, low, last - low, attempt, self._platform)
+                self._zero(low, last - low, attempt)
                 last = low
+
+    def _zero(self, offset: int, length: int, attempt: str) -> None:
+        try:
+            zero(self._fd, offset, length, attempt, self._platform)
+        except StoreIOError as error:
+            if self.on_unreadable is None or not is_unreadable(error):
+                raise
+            end = offset + length
+            while end > offset:
+                low = max(offset, (end - 1) // _PAGE_BYTES * _PAGE_BYTES)
+                self._write_by_pages(bytes(end - low), low)
+                end = low
 
     def _data_runs(self, offset: int, length: int, unread: bool) -> list[tuple[int, int]]:
         """The parts of a range that hold bytes, as (from, to) in ascending order, in whole pages but for the ends; with

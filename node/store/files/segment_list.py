@@ -103,6 +103,10 @@ class SegmentList:
             at += self.file_bytes
         return None
 
+    def crosses(self, pos: int, length: int) -> bool:
+        """Whether these bytes, which are not none, lie in more than one file."""
+        return self._key(pos) != self._key(pos + length - 1)
+
     def name_at(self, pos: int) -> str:
         """What the file that holds `pos` is called, or would be: "data/0000…"."""
         return f"{self.kind}/{self._key(pos):0{NAME_DIGITS}d}"

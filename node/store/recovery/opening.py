@@ -126,6 +126,8 @@ def open_directory(
             refuse_old_commit_log(directory, platform)
         data.open(sizes_known=found is not None)
         index.open(sizes_known=found is not None)
+        for segments in (data, index):  # a sector that is lost costs its entries, no more (S6)
+            segments.read_around()
         if found is None and (adopting or origin_pos):
             fresh = replace(fresh, origin_pos=_origin_of(data, origin_pos))
         archive = TruncationArchive(directory, platform=platform)
@@ -163,7 +165,7 @@ def open_directory(
         recovered = _recover(
             directory, data, index, checkpoint, found, java, node_id, boot, platform, rejoin_first, known.origin_pos
         )
-        recovered.alarms[:0] = odd
+        recovered.alarms[:0] = [*odd, *data.unreadable, *index.unreadable]
         recovered.members_at_base = None if base is None else base.members
         if found is not None and has_entries and slot is None:
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")

@@ -7,6 +7,7 @@ would never answer); nothing is written.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,8 @@ def what_is_no_file(directory: Path, platform: Platform) -> Iterator[tuple[str, 
             platform.close(platform.open(path, flags))
         except OSError as error:
             way = f"let the user that runs this member read and write it (`ls -l {path}` shows whose it is)"
+            if error.errno == errno.EROFS:
+                way = "mount its file system read-write; one that met errors is mounted read-only: look at that disk"
             yield f"{path} cannot be opened ({error.strerror or error})", way
 
 

@@ -208,7 +208,7 @@ STORAGE = (
             ),
             Edit(
                 "node.store.log_writer:LogWriter._write",
-                "files.clear(end.end_pos, end_pos, end.index + 1, slabs[-1].last_index + 1, sync_later=True)",
+                "files.take_back(written_pos, last_index)",
                 "MUTANT.left_out()",
             ),
         ),

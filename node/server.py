@@ -26,6 +26,7 @@ from node.config import USAGE, ConfigError, Settings, parse_node_arguments, read
 from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
+from node.engine.first_members import refuse_another_id, settle_founders
 from node.engine.machine_process import MachineOptions, MachineProcess, Note
 from node.engine.memory_share import limit_bytes, share_of
 from node.engine.pin_leases import MACHINE
@@ -40,7 +41,7 @@ from node.protocol.group_id import group_id_of
 from node.protocol.group_kind import PLAIN, GroupKind
 from node.rereading import HangUp
 from node.state_machine.kind import kind_of
-from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError, StoreRefused
+from node.store.errors import StoreCorrupt, StoreError, StoreRefused, is_denied
 from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
 from node.store.files.identity import Base
@@ -72,13 +73,22 @@ def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> in
 
 def with_command(reason: str, directory: Path) -> str:
     """A refusal says how to see what is wrong, and what settles it, where the store did not say so itself."""
-    if "quorumscope store" in reason:
+    if "quorumscope store" in reason or "set [node] id back" in reason:
         return reason
     if "open in another process" in reason:  # nothing is wrong with that store
         return f"{reason}: stop that process first, or give this member another --data"
     return (
         f"{reason} (`quorumscope store verify {directory}` shows what is there,"
         f" `quorumscope store repair {directory}` settles what an operator must decide)"
+    )
+
+
+def why_denied(data: Path) -> str:
+    """What to do where nothing may be written to a data directory."""
+    return (
+        f"user {os.getuid()} cannot write to {data}: give it that directory with all that is in it (chown -R), or mount"
+        " its file system read-write (one that met errors is mounted read-only by the system: look into its log first);"
+        " then start the node again"
     )
 
 
@@ -234,21 +244,26 @@ def _run(settings: Settings, log: Log, platform: Platform, reread: Reread | None
         check_secret(settings)
         platform.make_directory(data)
         data_lock = DataLock(data, platform)
+        refuse_another_id(settings, platform)
         store = open_store(settings, platform)
     except ConfigError as error:
         return say(EXIT_REFUSED, str(error), data, log)
-    except (StoreRefused, StoreCorrupt) as error:
-        return say(EXIT_REFUSED, with_command(str(error), settings.store_directory), data, log)
-    except (StoreFull, StoreIOError, StoreError) as error:
+    except StoreError as error:
+        if is_denied(error):
+            return say(EXIT_REFUSED, f"{error}: {why_denied(data)}", data, log)
+        if isinstance(error, StoreRefused | StoreCorrupt):
+            return say(EXIT_REFUSED, with_command(str(error), settings.store_directory), data, log)
         return say(EXIT_CRASHED, str(error), data, log)
     except OSError as error:
-        return say(
-            EXIT_REFUSED, f"{error.filename or data}: {error.strerror}: give a directory that can be written", None, log
-        )
+        why = f": {why_denied(data)}" if is_denied(error) else ": give a directory that can be written"
+        return say(EXIT_REFUSED, f"{error.filename or data}: {error.strerror}{why}", None, log)
     try:
+        settle_founders(settings, store)
         code = int(uvloop.run(serve(settings, store, log, reread)))
     except (StoreRefused, ConfigError, ValueError) as error:
         code = say(EXIT_REFUSED, str(error), data, log)
+    except StoreError as error:
+        code = say(EXIT_CRASHED, str(error), data, log)
     try:
         store.close()
     except StoreError as error:

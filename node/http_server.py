@@ -33,13 +33,27 @@ CONNECTIONS_MAX: Final = 512
 UNTAKEN_BYTES_MAX: Final = 64 << 20  # of all answers; one of 16 MiB is the longest
 YIELDS_S: Final = 2.0
 TICKS_PER_LOOK: Final = 10  # uvicorn ticks ten times a second
-FULL: Final = json.dumps(
-    {"type": "about:blank", "status": 503, "title": "Busy", "detail": "All connections are in use; try again."}
-).encode()
-REFUSAL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(FULL)
-) + FULL
+
+
+def refusal(status: int, phrase: str, title: str, detail: str, *lines: bytes) -> bytes:
+    """A whole answer as problem+json, for what no application gets to see; it ends the connection."""
+    body = json.dumps({"type": "about:blank", "status": status, "title": title, "detail": detail}).encode()
+    head = (
+        f"HTTP/1.1 {status} {phrase}".encode(), b"content-type: application/problem+json", *lines, b"connection: close",
+        b"content-length: %d" % len(body), b"", b"",
+    )  # fmt: skip
+    return b"\r\n".join(head) + body
+
+
+REFUSAL: Final = refusal(
+    503, "Service Unavailable", "Busy", "All connections are in use; try again.", b"retry-after: 1"
+)
+
+
+def unreadable(why: str) -> bytes:
+    """The answer to bytes that are no HTTP request."""
+    return refusal(400, "Bad Request", "Unreadable request", f"{why.rstrip('.')}: that is no HTTP/1.1 request.")
+
 
 if TYPE_CHECKING:
     Base = asyncio.Protocol

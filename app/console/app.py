@@ -50,6 +50,7 @@ from node.body_limit import BodyLimit
 from node.http_methods import Head, Options
 from node.openapi_statuses import says
 from node.published import PublishedJson
+from node.strict_query import STRICT
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
@@ -176,7 +177,7 @@ def include_routes(app: FastAPI) -> None:
 @cache
 def common_routes() -> Sequence[BaseRoute]:
     """The routes of every console of this process: FastAPI works out their parameters when they are first tried."""
-    router = APIRouter()
+    router = APIRouter(dependencies=STRICT)
     router.include_router(login.router)
     router.include_router(live_routes.router)
     for name in PAGE_PARTS:  # routes are tried one after the other: first those that people wait for

@@ -24,7 +24,7 @@ from app.console.settings import ConsoleSettings, Seed, SettingsError
 from app.console.settings_reread import SettingsReread
 from app.db.engine import DriverMissing, check_driver, normal_url
 from node.config import Settings
-from node.http_server import BoundedServer, Places
+from node.http_server import BoundedServer, Places, unreadable
 from node.logs import Log
 from node.priority import lower_priority
 from node.private_files import keep_files_private
@@ -50,9 +50,8 @@ class BoundedH11(Places, H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:
-            self.transport.close()
+            self.transport.write(unreadable(msg))
+        self.transport.close()
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -49,6 +49,7 @@ from node.http_methods import Head, Options
 from node.openapi_statuses import says
 from node.operator_trail import OperatorTrail
 from node.published import PublishedJson
+from node.strict_query import STRICT
 from node.views.answers import About, Appended
 
 BODY_BYTES_MAX = 16 << 20
@@ -105,6 +106,7 @@ def create_app(settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         exception_handlers=HANDLERS,
+        dependencies=STRICT,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.parts = parts

@@ -11,7 +11,7 @@ from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from node.http_server import Places
+from node.http_server import Places, unreadable
 
 HEAD_BYTES_MAX: Final = 64 << 10
 PIPELINED_MAX: Final = 16
@@ -37,6 +37,10 @@ class BoundedHttp(Places, HttpToolsProtocol):
             return  # there was no place for it
         if self.unfinished_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self.send_400_response("The request's head is too long.")
+
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(unreadable(msg))
+        self.transport.close()
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain, repeat
@@ -33,14 +34,14 @@ async def count_body(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(f"{size} bytes")(scope, receive, send)
 
 
-def connected(work: Work) -> None:
+def connected(work: Work, http: type[asyncio.Protocol] = BoundedHttp) -> None:
     """`work` with a connection to a server of its own."""
 
     async def run() -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            config = uvicorn.Config(count_body, http=BoundedHttp, lifespan="off", log_level="critical")
+            config = uvicorn.Config(count_body, http=http, lifespan="off", log_level="critical")
             server = uvicorn.Server(config)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             reader, writer = await asyncio.open_connection(*listener.getsockname())
@@ -116,3 +117,21 @@ def test_the_console_keeps_the_parser_whose_bound_it_sets(tmp_path: Path) -> Non
     settings = ConsoleSettings(db_url=f"sqlite:///{tmp_path / 'console.db'}")
     config = make_server(settings, create_app(settings)).config
     assert config.http is BoundedH11 and config.h11_max_incomplete_event_size is not None
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", GET + b"a b: c\r\n\r\n", b"GET / SPDY/9\r\n\r\n"]
+)
+def test_what_is_no_request_is_answered_as_problem_json(sent: bytes) -> None:
+    """It was plain text, at the control plane and at the console alone."""
+
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+        answer = await reader.read()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(REFUSED) and b"content-type: application/problem+json" in head
+        said = json.loads(body)
+        assert said["status"] == 400 and said["title"] == "Unreadable request" and said["detail"]
+
+    for http in (BoundedHttp, BoundedH11):
+        connected(work, http)

@@ -1,14 +1,23 @@
 """Entry point of the command line: the `quorumscope` script calls `main`.
 
 Invariants: a Ctrl-C ends every command with 130 and one line, also while modules are still being imported and while the
-interpreter takes itself down; a reader that goes away (`| head`) is no error. Nothing is imported here that the
-interpreter has not imported for itself: `signal`, `contextlib` and `typing` take longer than all before, and a Ctrl-C
+interpreter takes itself down; so does SIGTERM, with 143, for what was done by then is to be said; a reader that goes
+away (`| head`) is no error. Nothing is imported here that the interpreter has not imported for itself: `signal`,
+`contextlib` and `typing` take longer than all before, and a Ctrl-C
 that comes meanwhile is a traceback. What is left of that is the interpreter's own start, `site` most of all.
 """
 
 import os
 import sys
-from _signal import SIGINT, default_int_handler, getsignal  # type: ignore[import-not-found]
+from _signal import (  # type: ignore[import-not-found]
+    SIG_DFL,
+    SIG_IGN,
+    SIGINT,
+    SIGTERM,
+    default_int_handler,
+    getsignal,
+    raise_signal,
+)
 from _signal import signal as handle
 
 TYPE_CHECKING = False
@@ -16,12 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTERRUPTED = 130
+TERMINATED = 143
+_asked_to_end: "list[int]" = []  # signals but for Ctrl-C
 
 
 def leave_at_once(_number: int, _frame: object) -> None:
     """For a Ctrl-C where no command runs: raised into an import it would be a traceback, or be swallowed."""
     say_interrupted()
-    os._exit(INTERRUPTED)
+    os._exit(TERMINATED if _asked_to_end else INTERRUPTED)
+
+
+def end_in_order(number: int, _frame: object) -> None:
+    """SIGTERM is a Ctrl-C to whatever runs. Where that one is ignored (a job in the background), it is raised here."""
+    _asked_to_end.append(number)
+    if getsignal(SIGINT) in (SIG_IGN, None):
+        raise KeyboardInterrupt
+    raise_signal(SIGINT)
 
 
 def say_interrupted() -> None:
@@ -57,6 +76,8 @@ def main() -> None:
     handled = getsignal(SIGINT) is default_int_handler
     if handled:
         handle(SIGINT, leave_at_once)
+    if getsignal(SIGTERM) == SIG_DFL:
+        handle(SIGTERM, end_in_order)
     from app.command_line import run as run_command
 
     try:
@@ -66,6 +87,8 @@ def main() -> None:
     except KeyboardInterrupt:
         say_interrupted()
         code = INTERRUPTED
+    if code == INTERRUPTED and _asked_to_end:
+        code = TERMINATED
     if handled:
         handle(SIGINT, leave_at_once)
     from app.commands.common import quiet_broken_pipe

@@ -66,7 +66,7 @@ app = typer.Typer(
     help="A replicated commit log in the DLedger family, and the console that its operators never had.",
     epilog=(
         "Exit codes: 0 fine; 1 a finding; 2 could not be determined; 64 usage; 69 unreachable; 75 outcome unknown;"
-        " 77 denied; 130 interrupted."
+        " 77 denied; 130 interrupted; 143 terminated."
     ),
     add_completion=False,
     no_args_is_help=True,

@@ -1,7 +1,7 @@
 """The supervisor's part of a member's log.
 
 It passes its arguments on unread and loads no configuration, so what its log needs is picked from them: `--log-level`,
-`--log-format`, `--id` and `--group`, or their QUORUMSCOPE_NODE__ variables (`quorumscope node` always names all four).
+`--log-format`, `--id` and `--group`, else their QUORUMSCOPE_NODE__ variables, else the file that they name.
 Invariants: whatever it finds, there is a log; who judges the arguments is the engine. A supervisor with nothing
 to say loads nothing either.
 """
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 def value_of(arguments: Sequence[str], name: str) -> str | None:
-    """What a flag says, `--set` and the environment included; the last one counts."""
+    """What a flag says, `--set`, the environment and the file included; the last one counts."""
     flag, setting = f"--{name.replace('_', '-')}", f"node.{name}="
-    found = os.environ.get(f"QUORUMSCOPE_NODE__{name.upper()}")
+    found = in_file(arguments, name)
+    for variable in (f"QUORUMSCOPE_NODE_{name.upper()}", f"QUORUMSCOPE_NODE__{name.upper()}"):
+        found = os.environ.get(variable, found)
     for number, word in enumerate(arguments):
         after = arguments[number + 1] if number + 1 < len(arguments) else None
         if word == flag:
@@ -32,6 +34,26 @@ def value_of(arguments: Sequence[str], name: str) -> str | None:
     return found
 
 
+def in_file(arguments: Sequence[str], name: str) -> str | None:
+    """What [node] says in the configuration file; None where it says nothing, or is none (the engine says so)."""
+    path = os.environ.get("QUORUMSCOPE_CONFIG", "")
+    for number, word in enumerate(arguments):
+        if word == "--config" and number + 1 < len(arguments):
+            path = arguments[number + 1]
+        elif word.startswith("--config="):
+            path = word.partition("=")[2]
+    if not path:
+        return None
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file).get("node", {}).get(name)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def open_log(arguments: Sequence[str]) -> Log:
     from node.logs import LEVELS, Log
 
@@ -41,7 +63,7 @@ def open_log(arguments: Sequence[str]) -> Log:
         level if level in LEVELS else "info",  # type: ignore[arg-type]
         "json" if value_of(arguments, "log_format") == "json" else "console",
         member=value_of(arguments, "id"),
-        group=value_of(arguments, "group"),
+        group=value_of(arguments, "group") or "default",
     )
 
 

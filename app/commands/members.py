@@ -30,6 +30,7 @@ from app.commands.common import (
     show,
     show_json,
 )
+from app.commands.waiting import said_if_slow
 from node.client import LedgerError
 from node.client import members as client_members
 from node.protocol.codes import ResponseCode
@@ -80,11 +81,17 @@ async def ask_members(target: Target) -> MembersView:
     """The leader's view. Raises LedgerError, Failure."""
     client = target.client(ASK_WITHIN_S)
     try:
-        return read(MembersView, await client_members.members(client))
+        with said_if_slow(waiting_for_leader(target)):
+            return read(MembersView, await client_members.members(client))
     except Unreadable as error:
         raise Failure(Exit.UNDETERMINED, f"the answer cannot be read: {error}") from error
     finally:
         await client.close()
+
+
+def waiting_for_leader(target: Target) -> str:
+    asked = ", ".join(f"{one} at {address}" for one, address in target.peers.items())
+    return f"waiting for the leader of group {target.group} to answer (asking {asked}) ..."
 
 
 def line_of(member: MemberView) -> str:
@@ -308,7 +315,8 @@ async def ask(target: Target, fields: dict[str, Any]) -> dict[str, Any]:
     """One question to the leader. Raises LedgerError."""
     client = target.client(ASK_WITHIN_S)
     try:
-        return await client_members.change_members(client, fields)
+        with said_if_slow(waiting_for_leader(target)):
+            return await client_members.change_members(client, fields)
     finally:
         await client.close()
 

@@ -29,7 +29,6 @@ LogLevelOption = Annotated[
 LogFormatOption = Annotated[
     str | None, typer.Option("--log-format", metavar="FORMAT", help="console (the default) or json, on stderr.")
 ]
-SAID_BY_SUPERVISOR: Final = ("node.id", "node.group", "node.data", "node.log_level", "node.log_format")
 CONSOLE_FLAGS: Final = {
     "console.address": "--listen",
     "console.db_url": "--db",
@@ -118,10 +117,10 @@ def node(
     }
     try:
         overrides = {**given, **dict(parse_set(text) for text in settings or [])}
-        checked = load(overrides, config).check_node()
+        load(overrides, config).check_node()
     except ConfigError as error:
         raise Failure(Exit.USAGE, str(error)) from error
-    arguments = node_arguments(given, checked, config, settings or [])
+    arguments = node_arguments(given, config, settings or [])
     if exit_with_engine:
         arguments.append("--exit-with-engine")
     # A Ctrl-C that comes while the supervisor's modules are imported waits until it can end in order.
@@ -129,14 +128,13 @@ def node(
     os.execve(sys.executable, python("-m", "node", *arguments), environment())
 
 
-def node_arguments(given: dict[str, Any], checked: Settings, config: Path | None, settings: list[str]) -> list[str]:
-    """The command line of `python -m node`. What the supervisor reads is always named."""
+def node_arguments(given: dict[str, Any], config: Path | None, settings: list[str]) -> list[str]:
+    """The command line of `python -m node`: nothing but what was given, for a flag stands before what the file says,
+    also when that is read again."""
     arguments: list[str] = []
     for flag, key in NODE_FLAGS.items():
         if flag in SWITCHES:
             arguments += [flag] if given[key] else []
-        elif key in SAID_BY_SUPERVISOR:
-            arguments += [flag, str(getattr(checked.node, key.removeprefix("node.")))]
         elif given[key] is not None:
             arguments += [flag, str(given[key])]
     for text in settings:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from node.client.ledger_client import LedgerClient
 
 CHANGE_WITHIN_S = 30.0  # a quorum's disks; without a quorum the leader steps down, and says so
+LEADER_WITHIN_S = 10.0  # many elections: a group that has elected nobody by then is down
 
 
 def links_to_new(
@@ -53,7 +54,7 @@ async def link_to(client: Links, member_id: str | None, retry: Retry) -> MemberL
 
 async def members(client: LedgerClient) -> dict[str, Any]:
     """Who belongs to the group, as its leader's log says. Raises LedgerError."""
-    link = await client.leader_link(Retry(CHANGE_WITHIN_S))
+    link = await client.leader_link(Retry(LEADER_WITHIN_S))
     return await client.introspect(link.member_id, "members")
 
 
@@ -62,6 +63,5 @@ async def change_members(client: LedgerClient, fields: Mapping[str, Any]) -> dic
 
     Gives `{code, index, term, appended, leaderId, detail}`; with `dryRun` what would follow.
     """
-    retry = Retry(CHANGE_WITHIN_S)
-    link = await client.leader_link(retry)
-    return await client.order(link.member_id, {"what": "members", **fields}, retry.left_s())
+    link = await client.leader_link(Retry(LEADER_WITHIN_S))
+    return await client.order(link.member_id, {"what": "members", **fields}, CHANGE_WITHIN_S)

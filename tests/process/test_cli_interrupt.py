@@ -59,6 +59,26 @@ def test_interrupted(arguments: list[str]) -> None:
     assert said.splitlines()[-1] == "interrupted"
 
 
+@pytest.mark.parametrize("ignores_interrupts", [False, True], ids=["foreground", "background"])
+def test_terminated(ignores_interrupts: bool) -> None:
+    """SIGTERM ended an `append` without a word of what was stored; a shell's job in the background ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignores_interrupts else None
+    try:
+        process = started(["append", "--json", "--peers", "n0-127.0.0.1:1"])
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    try:
+        _until_threads(process.pid, 2)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=WITHIN_S)
+        assert process.returncode == 143, err
+        assert json.loads(out)["appended"] == 0 and "Traceback" not in err
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("swallows", [False, True], ids=["plain", "swallowed"])
 def test_interrupted_during_the_imports(tmp_path: Path, swallows: bool) -> None:
     """`typer` of the test's takes for ever to import, and may catch whatever is raised into it."""

@@ -15,7 +15,8 @@ from app.cli import run
 from app.command_line import one_line
 from app.commands.common import Exit, Failure, control_call
 from app.commands.services import NODE_FLAGS, SWITCHES, node_arguments
-from node.config import load
+from node.changing_keys import NODE_TABLES, differences
+from node.config import parse_node_arguments, read_again
 from node.supervisor_log import value_of
 
 PEERS = "n0-127.0.0.1:1"
@@ -323,13 +324,31 @@ def test_one_line() -> None:
     assert one_line("a\n  b.\n") == "a b"
 
 
-def test_the_supervisor_is_told_what_its_log_says(tmp_path: Path) -> None:
-    """It reads no configuration: with id and group in a file its lines had neither."""
+def test_the_supervisor_finds_what_its_log_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads no configuration: with id and group in a file its lines had neither."""
     file = tmp_path / "node.toml"
-    file.write_text('peers = "n0-127.0.0.1:1"\n[node]\nid = "n0"\nlog_format = "json"\n')
-    arguments = node_arguments(dict.fromkeys(NODE_FLAGS.values()), load({}, file).check_node(), file, [])
+    file.write_text('peers = "n0-127.0.0.1:1"\n[node]\nid = "n0"\nlog_format = "json"\nlog_level = "warning"\n')
+    arguments = node_arguments(dict.fromkeys(NODE_FLAGS.values()), file, [])
     said = {name: value_of(arguments, name) for name in ("id", "group", "log_level", "log_format")}
-    assert said == {"id": "n0", "group": "default", "log_level": "info", "log_format": "json"}
+    assert said == {"id": "n0", "group": None, "log_level": "warning", "log_format": "json"}
+    monkeypatch.setenv("QUORUMSCOPE_NODE_LOG_LEVEL", "error")
+    assert value_of(arguments, "log_level") == "error"
+    for broken in ("[node", "node = 3", "[node]\nid = 3"):
+        file.write_text(broken)
+        assert value_of(arguments, "id") is None
+
+
+def test_what_stands_in_the_file_alone_is_read_again_from_there(tmp_path: Path) -> None:
+    """Id, group, data and level of logging were handed on as flags, before which no file counts: a changed level had
+    no effect with SIGHUP, and another id was not even said."""
+    file = tmp_path / "node.toml"
+    file.write_text('peers = "n0-127.0.0.1:1;n1-127.0.0.1:2"\n[node]\nid = "n0"\nlog_level = "info"\ndata = "a"\n')
+    arguments = node_arguments(dict.fromkeys(NODE_FLAGS.values()) | {"node.group": "g"}, file, [])
+    before = parse_node_arguments(arguments, {})
+    file.write_text('peers = "n0-127.0.0.1:1;n1-127.0.0.1:2"\n[node]\nid = "n1"\nlog_level = "error"\ndata = "b"\n')
+    again = read_again(arguments, {})
+    assert differences(before, again, NODE_TABLES) == ["node.id", "node.data", "node.log_level"]
+    assert again.node.group == "g"
 
 
 def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,8 +163,8 @@ class StoreTable(Table):
     """How much of the newest data stays in the page cache, and an eighth as much of the newest index; what is older is
     dropped from there once it is on the disk, and read from the disk. 0: it stays as long as the kernel likes."""
     scrub_bytes_per_s: Annotated[int, Field(ge=0)] = 4 * MIB
-    """How fast the log is read over and over in the background to find rot; 0 means it is not. What is found is named,
-    and repaired from the peers (in classic mode it is named)."""
+    """How fast the log, and a state machine's snapshots, are read over and over in the background to find rot; 0 means
+    they are not. What is found is named, and repaired from the peers, or saved again (in classic mode it is named)."""
     scrub_pause_s: Annotated[int, Field(ge=1, le=365 * 24 * 3600)] = 3600
     """How long the background scrub rests between two passes."""
 

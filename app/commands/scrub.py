@@ -90,6 +90,8 @@ def summary(
     if whole:
         ranges = "1 damaged range was" if found == 1 else f"{found} damaged ranges were"
         mended = f"; {ranges} repaired from its peers" if found else ""
+        if number := outcome.get("damaged_snapshots"):
+            mended += f"; {'1 damaged snapshot was' if number == 1 else f'{number} damaged snapshots were'} replaced"
         return f"{member} has read all of its log: nothing of it is damaged{mended}"
     problem = (last.get("problem") or {}).get("detail") or f"its {last.get('kind')} ended {last.get('state')}"
     which = ", ".join(spelled_range(low, high) for low, high in damaged[:3]) or "its log"

@@ -212,6 +212,13 @@ class DiskReports:
         """The whole log was read: where it is sound, a fork's reason is elsewhere, or in both histories (R7)."""
         self._repair.scrubbed(now)
 
+    def snapshots_damaged(self, text: str | None, now: int) -> None:
+        """What is wrong with a state machine's snapshots; None: nothing any more. The log is as sound as ever."""
+        if text is None:
+            self._member.clear_alarm("snapshot_damaged", now)
+        else:
+            self._member.alarm("snapshot_damaged", text, now, severity="warning")
+
     # --- space ----------------------------------------------------------------------------------------------------
     def retention_held(self, text: str | None, now: int) -> None:
         """Why the front of a log that is too large, or on a disk too full, cannot go; None: nothing is held back."""

@@ -20,12 +20,13 @@ from node.control.leadership import STARTED, Key
 from node.control.operations import located, unknown
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.request_body import RequestBody
-from node.views.state import RepairView, ScrubView, StateView
+from node.views.state import RepairView, ScrubPassView, ScrubView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["operator actions"])
 LOOK_S = 0.25
 ASK_S = 5.0
 FOLLOWED_S = 60.0
+SNAPSHOT_ALARM = "snapshot_damaged"
 
 
 class Asked(RequestBody):
@@ -37,7 +38,8 @@ class Asked(RequestBody):
 
 @router.post("/scrub", status_code=202, responses=STARTED)
 async def scrub(parts: PartsDep, response: Response, body: Asked | None = None, key: Key = None) -> Json:
-    """Read the whole log of this node once, at once, and verify it; what is damaged is then repaired by itself."""
+    """Read the whole log of this node once, at once, and a state machine's snapshots, and verify them; what is damaged
+    is then repaired by itself."""
     return await start(parts, response, body or Asked(), key, "scrub", "read this node's whole log once", follow_scrub)
 
 
@@ -98,16 +100,38 @@ async def look(parts: Parts) -> StateView:
 
 
 async def follow_scrub(parts: Parts, operation: Json) -> Json:
-    """Until that pass is through; its progress in entries."""
+    """Until that pass is through; its progress in entries, and then in snapshots."""
     number = (await ask(parts, "scrub"))["passNumber"]
     while True:
         scrub = (await look(parts)).scrub or ScrubView()
         last, running = scrub.last, scrub.running
         if last is not None and last.number is not None and last.number >= number:
+            if last.damaged_snapshots:
+                return await follow_save(parts, operation, last)
             return {"state": "done", "progress": None, "outcome": last.to_json()}
-        if running is None or running.number != number:
+        if running is None or (running.number or 0) < number:  # a later one takes its place where a fork asks for it
             return unknown("the engine was restarted meanwhile")
-        operation["progress"] = f"entry {running.next_index} of {running.last_index}"
+        operation["progress"] = progress_of(running)
+
+
+def progress_of(running: ScrubPassView) -> str:
+    """Entries first, then a state machine's snapshots."""
+    if running.snapshots is not None and (running.next_index or 0) > (running.last_index or 0):
+        return f"all entries; snapshots read: {running.snapshots}"
+    return f"entry {running.next_index} of {running.last_index}"
+
+
+async def follow_save(parts: Parts, operation: Json, last: ScrubPassView) -> Json:
+    """Until a sound snapshot stands for those that are damaged, or for FOLLOWED_S."""
+    ends = time.monotonic() + FOLLOWED_S
+    while True:
+        state = await look(parts)
+        texts = [one.text or "" for one in state.alarms or () if one.code == SNAPSHOT_ALARM]
+        if not texts:
+            return {"state": "done", "progress": None, "outcome": last.to_json()}
+        if time.monotonic() > ends:
+            return {"state": "failed", "problem": {"title": "The state is not saved again yet", "detail": texts[0]}}
+        operation["progress"] = f"damaged snapshots: {last.damaged_snapshots}; the state is saved again"
 
 
 async def follow(parts: Parts, operation: Json) -> Json:

@@ -79,6 +79,13 @@ class Machine(Applier, Protocol):
         """A snapshot now; `done` is called once, later: the newest one's last entry, and why there is no newer one."""
         ...
 
+    def damaged(self, indexes: Sequence[int], done: Callable[[bool], None]) -> None:
+        """These snapshots are not what was written: the state is saved again where no newer one stands for them.
+
+        `done` is called whenever something is known of that, until the next call: whether nothing is owed any more.
+        """
+        ...
+
     def restart(self) -> None:
         """What runs it may hang: it is ended, and begins again from the newest snapshot."""
         ...

@@ -41,6 +41,7 @@ from node.engine.process import Process
 from node.engine.proposals import Done
 from node.engine.retention import Retention
 from node.engine.scrubber import Scrubber
+from node.engine.snapshot_scrub import SnapshotScrubs
 from node.engine.snapshot_transfer import SnapshotTransfer
 from node.protocol.entry import Slab
 from node.snapshots.directory import SnapshotMeta
@@ -92,16 +93,18 @@ class Duties:
             damaged=self._damaged, fail=driver.fail, process=process,
         )  # fmt: skip
         self.reads = LogReads(store, self.disk)
-        self.scrubber = Scrubber(
-            store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
-            found=self._scrub_found, finished=self._scrub_finished,
-        )  # fmt: skip
         self.retention = Retention(driver, store, self.disk, settings.retention)
         self.feeder = Feeder(driver.replica, self.reads, applier, driver.now_ns, driver.step)
         self.snapshots: SnapshotTransfer | None = None
+        self.snapshot_scrubs: SnapshotScrubs | None = None
         if machine is not None:
-            directory, save = settings.store_directory, self._save_snapshot
-            self.snapshots = SnapshotTransfer(store, directory, process.readers, self, driver.fail, save)
+            directory, save, readers = settings.store_directory, self._save_snapshot, process.readers
+            self.snapshots = SnapshotTransfer(store, directory, readers, self, driver.fail, save)
+            self.snapshot_scrubs = SnapshotScrubs(directory, readers, machine, self._snapshots_damaged, driver.note)
+        self.scrubber = Scrubber(
+            store, self.disk, bytes_per_s=settings.store.scrub_bytes_per_s, pause_s=settings.store.scrub_pause_s,
+            found=self._scrub_found, finished=self._scrub_finished, snapshots=self.snapshot_scrubs,
+        )  # fmt: skip
         self._space_timer: asyncio.TimerHandle | None = None
 
     def _save_snapshot(self, index: int) -> None:
@@ -122,6 +125,8 @@ class Duties:
         self.feeder.stop()
         if self.snapshots is not None:
             self.snapshots.close()
+        if self.snapshot_scrubs is not None:
+            self.snapshot_scrubs.close()
 
     # --- orders -------------------------------------------------------------------------------------------------
     def carry_out(self) -> bool:
@@ -244,6 +249,10 @@ class Duties:
     def _scrub_finished(self) -> None:
         driver = self._driver
         driver.step(lambda: driver.replica.disk.scrubbed(driver.now_ns()))
+
+    def _snapshots_damaged(self, text: str | None) -> None:
+        driver = self._driver
+        driver.step(lambda: driver.replica.disk.snapshots_damaged(text, driver.now_ns()))
 
     def _fetched(self, order: FetchLog, slab: Slab | None) -> None:
         driver = self._driver

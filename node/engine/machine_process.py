@@ -27,6 +27,7 @@ from node.state_machine.frames import (
     AnswerFrame,
     AppliedFrame,
     BatchFrame,
+    DamagedFrame,
     FrameReader,
     Kind,
     QuestionFrame,
@@ -121,6 +122,8 @@ class MachineProcess:
         self._numbers = 0
         self._asked: dict[int, Asked] = {}
         self._waiting_for_save: list[Callable[[int, str], None]] = []
+        self._damage_number = 0
+        self._damage_known: Callable[[bool], None] = lambda _: None
         self._tasks = Background(lambda _name, error: note("state_machine", "error", {"reason": reason_of(error)}))
         self._process: asyncio.subprocess.Process | None = None
         self.wake_at_ms: int | None = None  # from which log time on an entry is wanted
@@ -181,6 +184,13 @@ class MachineProcess:
             return
         self._waiting_for_save.append(done)
         self._pipe.send(frames.frame(Kind.SAVE))
+
+    def damaged(self, indexes: Sequence[int], done: Callable[[bool], None]) -> None:
+        """See `Machine`. Where no process is there nothing is known: it is to be asked again."""
+        self._damage_number += 1
+        self._damage_known = done
+        if self._pipe is not None:
+            self._pipe.send(frames.damaged(DamagedFrame(self._damage_number, indexes)))
 
     def reload(self) -> None:
         """Another snapshot was put into the directory: the state begins there, if it is newer."""
@@ -286,6 +296,11 @@ class MachineProcess:
                 self._pipe.send(frames.life(self._life))
         elif kind is Kind.SAVED:
             self._save_ended(frames.read_saved(body))
+        elif kind is Kind.KEPT:
+            kept = frames.read_kept(body)
+            self._note_saved(kept.newest_index)
+            if kept.number == self._damage_number:
+                self._damage_known(not kept.is_owed)
         elif kind is Kind.FAILED:
             self._why = bytes(body).decode(errors="replace")
         else:

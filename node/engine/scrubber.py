@@ -1,8 +1,9 @@
 """Reads the log over and over, slowly, so that rot is found before anybody needs what it took (SAFETY R7, S6).
 
-One pass goes from the first entry to what was durable when it began, in steps through the disk's reading threads, and
-rests after each so that it reads `bytes_per_s` on average. A fork, or an operator, asks for a pass at once: that one
-reads faster, and takes the place of a slow one. What is found goes to the core, which lives with it.
+One pass goes from the first entry to what was durable when it began, and then through the snapshots of a state machine,
+in steps through the disk's reading threads; it rests after each so that it reads `bytes_per_s` on average. A fork, or
+an operator, asks for a pass at once: that one reads faster, and takes the place of a slow one. What is found goes to
+the core, which lives with it.
 
 Invariants: one pass at a time, one step at a time; what a step met while the log was being cut is not believed.
 """
@@ -16,6 +17,8 @@ from typing import Final
 
 from node.engine.clock import wall_text
 from node.engine.disk import Disk
+from node.engine.snapshot_scrub import SnapshotScrubs
+from node.snapshots.scrub import SnapshotStep
 from node.store.faults.results import Fault, Scrubbed
 from node.store.log_store import LogStore
 from node.views.state import ScrubPassView, ScrubView
@@ -27,7 +30,7 @@ FIRST_PASS_AFTER_S: Final = 60.0
 
 @dataclass(slots=True)
 class Pass:
-    """One way through the log."""
+    """One way through the log, and the snapshots beside it."""
 
     number: int
     reason: str  # "background", "fork", "request"
@@ -38,13 +41,17 @@ class Pass:
     began_at: str
     read_bytes: int = 0
     faults: int = 0
+    snapshots: int | None = None  # read to their end; None: there is no state machine
+    damaged_snapshots: int | None = None
+    log_read: bool = False
     ended_at: str | None = None
 
     def view(self) -> ScrubPassView:
         return ScrubPassView(
             number=self.number, reason=self.reason, bytes_per_s=self.bytes_per_s,
             from_index=self.from_index, next_index=self.next_index, last_index=self.last_index,
-            read_bytes=self.read_bytes, faults=self.faults, began_at=self.began_at, ended_at=self.ended_at,
+            read_bytes=self.read_bytes, faults=self.faults, snapshots=self.snapshots,
+            damaged_snapshots=self.damaged_snapshots, began_at=self.began_at, ended_at=self.ended_at,
         )  # fmt: skip
 
 
@@ -60,8 +67,10 @@ class Scrubber:
         pause_s: int,
         found: Callable[[Sequence[Fault]], None],
         finished: Callable[[], None],
+        snapshots: SnapshotScrubs | None = None,
     ) -> None:
-        self._store, self._disk = store, disk
+        """`finished` is called when a pass has read all of the log; `snapshots`: a state machine's."""
+        self._store, self._disk, self._snapshots = store, disk, snapshots
         self._bytes_per_s, self._pause_s = bytes_per_s, pause_s
         self._found, self._finished = found, finished
         self._loop = asyncio.get_running_loop()
@@ -97,9 +106,10 @@ class Scrubber:
             self._timer = self._loop.call_later(seconds, self._begin, "background", self._bytes_per_s)
 
     def ask(self, reason: str) -> int:
-        """A pass at once; the number of the one that answers it (a fast one that runs already is as good)."""
+        """A pass at once; the number of the one that answers it (a fast one that runs already is as good, unless it has
+        read the log, and a fork waits for that)."""
         current = self._current
-        if current is None or current.reason == "background":
+        if current is None or current.reason == "background" or (current.log_read and reason == "fork"):
             self._begin(reason, max(ASKED_BYTES_PER_S, self._bytes_per_s))
         assert self._current is not None or self._last is not None
         answering = self._current or self._last
@@ -112,6 +122,9 @@ class Scrubber:
         self._passes += 1
         begin, last = store.begin_index, min(store.durable_index, store.end_index)
         self._current = Pass(self._passes, reason, bytes_per_s, begin, begin, last, wall_text())
+        if self._snapshots is not None:
+            self._current.snapshots = self._current.damaged_snapshots = 0
+            self._snapshots.begin()
         self._step()
 
     def _step(self) -> None:
@@ -120,8 +133,8 @@ class Scrubber:
         if current is None or self._stopped:
             return
         current.next_index = max(current.next_index, self._store.begin_index)
-        if current.next_index > min(current.last_index, self._store.end_index):
-            self._end(current)
+        if current.log_read or current.next_index > min(current.last_index, self._store.end_index):
+            self._behind_the_log(current)
         else:
             self._disk.scrub(current.next_index, STEP_BYTES, lambda step, _error: self._stepped(current, step))
 
@@ -139,10 +152,29 @@ class Scrubber:
                 self._found(step.faults)
         self._timer = self._loop.call_later(max(0.001, read_bytes / current.bytes_per_s), self._step)
 
+    def _behind_the_log(self, current: Pass) -> None:
+        if not current.log_read:
+            current.log_read = True
+            self._finished()
+        if self._snapshots is None:
+            self._end(current)
+        else:
+            self._snapshots.step(STEP_BYTES, lambda step: self._snapshot_stepped(current, step))
+
+    def _snapshot_stepped(self, current: Pass, step: SnapshotStep) -> None:
+        if current is not self._current or self._stopped:
+            return
+        current.read_bytes += step.read_bytes
+        current.snapshots = (current.snapshots or 0) + step.snapshots
+        current.damaged_snapshots = (current.damaged_snapshots or 0) + len(step.damaged)
+        if step.is_done:
+            self._end(current)
+        else:
+            self._timer = self._loop.call_later(max(0.001, step.read_bytes / current.bytes_per_s), self._step)
+
     def _end(self, current: Pass) -> None:
         current.ended_at = wall_text()
         self._last, self._current = current, None
-        self._finished()
         self._rest(self._pause_s)
 
     def view(self) -> ScrubView:

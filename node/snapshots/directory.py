@@ -5,15 +5,17 @@ third, `quorumscope-meta`, with what a log that begins behind the snapshot needs
 node takes no notice of it; a snapshot that a Java node wrote has none, and is listed with `is_sealed` False.
 
 Invariants: a snapshot is complete under its name or not there at all (written under another name, synced, renamed); one
-is never put in the place of, or below, a newer one; nothing is believed whose checksum or length differs.
+is never put in the place of, or below, a newer one, unless that one is known to be damaged; nothing is believed whose
+checksum or length differs.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +42,7 @@ KEPT: Final = 3  # DLedger's maxSnapshotReservedNum
 PIECE_BYTES: Final = 1024 * 1024
 OUT_BYTES: Final = 1024 * 1024  # written out as it grows: others' syncs never wait for all of it
 META_BYTES_MAX: Final = 64 * 1024
-_NAME: Final = re.compile(r"snapshot_(\d{1,19})")
+_NAME: Final = re.compile(r"snapshot_(0|[1-9]\d{0,18})")
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,10 +102,11 @@ class SnapshotWriter:
             self._write_out()
         return len(piece)
 
-    def commit(self, meta: SnapshotMeta) -> Snapshot:
-        """Durable under its name on return. Raises StoreRefused where one as new is there, StoreError."""
+    def commit(self, meta: SnapshotMeta, damaged: Collection[int] = ()) -> Snapshot:
+        """Durable under its name on return; those known to be `damaged` (by their last included index) count for
+        nothing, and are set aside then. Raises StoreRefused where one as new is there, StoreError."""
         platform, folder = self._platform, self._folder
-        newest = newest_index(folder.parent, platform)
+        newest = newest_index(folder.parent, platform, but=damaged)
         if newest >= meta.index:
             self.abandon()
             raise StoreRefused(f"{folder} holds a snapshot up to entry {newest}: one up to {meta.index} is not newer")
@@ -114,6 +117,8 @@ class SnapshotWriter:
         self._sync()
         self._close()
         describe(self._work, whole, platform)
+        for index in sorted({*damaged, meta.index}):  # what stands under this one's name is none that can be read
+            set_aside(folder.parent, index, platform)
         try:
             platform.replace(self._work, path)
         except OSError as error:
@@ -167,20 +172,24 @@ def fields_of(meta: SnapshotMeta) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def named_in(directory: Path, platform: Platform = OS) -> list[int]:
+    """The last included index of every snapshot by its name, whatever is under it; the oldest first."""
+    names = platform.names(directory / FOLDER)
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
 def snapshots_in(directory: Path, platform: Platform = OS) -> list[Snapshot]:
     """The store's, newest first; what is incomplete or damaged is left out."""
     found: list[Snapshot] = []
-    for name in platform.names(directory / FOLDER):
-        match = _NAME.fullmatch(name)
-        if match is not None:
-            with suppress(StoreError):
-                found.append(read_snapshot(directory / FOLDER / name, platform))
-    return sorted(found, key=lambda one: one.meta.index, reverse=True)
+    for index in reversed(named_in(directory, platform)):
+        with suppress(StoreError):
+            found.append(read_snapshot(directory / FOLDER / f"snapshot_{index}", platform))
+    return found
 
 
-def newest_index(directory: Path, platform: Platform = OS) -> int:
-    """The last entry that the newest snapshot stands for; -1: there is none."""
-    return max((one.meta.index for one in snapshots_in(directory, platform)), default=-1)
+def newest_index(directory: Path, platform: Platform = OS, *, but: Collection[int] = ()) -> int:
+    """The last entry that the newest snapshot stands for, without those of `but`; -1: there is none."""
+    return max((one.meta.index for one in snapshots_in(directory, platform) if one.meta.index not in but), default=-1)
 
 
 def read_snapshot(path: Path, platform: Platform = OS) -> Snapshot:
@@ -193,6 +202,8 @@ def read_snapshot(path: Path, platform: Platform = OS) -> Snapshot:
         value = json.loads(platform.read_bytes(path / META)[:META_BYTES_MAX])
         index, term = value["lastIncludedIndex"], value["lastIncludedTerm"]
         data_bytes = platform.path_size(path / DATA)
+    except FileNotFoundError as error:
+        raise StoreCorrupt(f"{path} is not whole: {error.filename} is not there") from error
     except OSError as error:
         raise wrap(error, f"reading {path}") from error
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -245,6 +256,8 @@ def pieces_of(snapshot: Snapshot, offset: int = 0, platform: Platform = OS) -> I
             at += len(piece)
             yield piece
     except OSError as error:
+        if error.errno == errno.EIO:
+            raise StoreCorrupt(f"the disk cannot read {path} at {at}") from error
         raise wrap(error, f"reading {path}") from error
     finally:
         platform.close(fd)
@@ -273,8 +286,7 @@ def damaged_in(directory: Path, platform: Platform = OS) -> list[Damage]:
     Raises StoreError where one that is still there cannot be read.
     """
     found: list[Damage] = []
-    numbers = [int(match[1]) for name in platform.names(directory / FOLDER) if (match := _NAME.fullmatch(name))]
-    for index in sorted(numbers):
+    for index in named_in(directory, platform):
         path = directory / FOLDER / f"snapshot_{index}"
         try:
             verify(read_snapshot(path, platform), platform)
@@ -288,31 +300,37 @@ def damaged_in(directory: Path, platform: Platform = OS) -> list[Damage]:
 
 
 def newest_sound(
-    directory: Path, platform: Platform = OS, *, set_aside: bool = False
+    directory: Path, platform: Platform = OS, *, sets_aside: bool = False
 ) -> tuple[Snapshot | None, list[str]]:
     """The newest one whose data is what was written, and what was wrong with newer ones.
 
-    `set_aside`: these get another name, so that they stand in no other one's way; only by their writer.
+    `sets_aside`: these get another name, so that they stand in no other one's way; only by their writer.
     """
     wrong: list[str] = []
-    for one in snapshots_in(directory, platform):
+    for index in reversed(named_in(directory, platform)):
         try:
+            one = read_snapshot(directory / FOLDER / f"snapshot_{index}", platform)
             verify(one, platform)
             return one, wrong
         except StoreError as error:
             wrong.append(str(error))
-            if set_aside and isinstance(error, StoreCorrupt):
-                _set_aside(one, platform)
+            if sets_aside and isinstance(error, StoreCorrupt | StoreRefused):
+                set_aside(directory, index, platform)
     return None, wrong
 
 
-def _set_aside(one: Snapshot, platform: Platform) -> None:
-    """The last one stays for whoever wants to know what happened to it."""
-    for name in platform.names(one.path.parent):
+def set_aside(directory: Path, index: int, platform: Platform = OS) -> None:
+    """Of what stands under that snapshot's name and cannot be used the last one stays, under another name, for whoever
+    wants to know what happened to it; nothing there is fine."""
+    folder = directory / FOLDER
+    path = folder / f"snapshot_{index}"
+    if not platform.exists(path):
+        return
+    for name in platform.names(folder):
         if name.startswith(DAMAGED):
-            platform.remove_tree(one.path.parent / name)
+            platform.remove_tree(folder / name)
     with suppress(OSError):
-        platform.replace(one.path, one.path.with_name(f"{DAMAGED}{one.meta.index}"))
+        platform.replace(path, folder / f"{DAMAGED}{index}")
 
 
 def keep_newest(directory: Path, count: int = KEPT, platform: Platform = OS) -> list[int]:

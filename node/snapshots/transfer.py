@@ -34,6 +34,7 @@ from node.snapshots.directory import (
     fields_of,
     meta_in,
     newest_index,
+    set_aside,
     snapshots_in,
 )
 from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreRefused, wrap
@@ -248,6 +249,7 @@ def take_received(directory: Path, index: int, platform: Platform = OS) -> None:
     else:
         with suppress(OSError):
             platform.unlink(work / RECEIVING)
+        set_aside(directory, index, platform)  # no rename replaces what stands there and cannot be read
         try:
             platform.replace(work, folder / f"snapshot_{index}")
         except OSError as error:

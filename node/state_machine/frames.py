@@ -27,6 +27,8 @@ _APPLIED: Final = struct.Struct(">qqqI")
 _ANSWERS: Final = struct.Struct(">QI")
 _SAVED: Final = struct.Struct(">qB")
 _LIFE: Final = struct.Struct(">q")
+_DAMAGED: Final = struct.Struct(">qI")
+_KEPT: Final = struct.Struct(">qqB")
 _LENGTH: Final = struct.Struct(">I")
 _NONE: Final = -1
 _NOT_KEPT: Final = 0xFFFFFFFF  # of a result's length
@@ -37,18 +39,20 @@ class FrameError(ValueError):
 
 
 class Kind(IntEnum):
-    """The first five go to the process, the others come from it."""
+    """The first six go to the process, the others come from it."""
 
     BATCH = 1
     QUESTION = 2
     SAVE = 3  # a snapshot, now
     RELOAD = 4  # the newest snapshot, if it is newer than the state
     LIFE = 5  # that of what it said last of where it stands: batches of another one are not for that state
+    DAMAGED = 6  # snapshots that are not what was written
     STANDS = 16
     APPLIED = 17
     ANSWER = 18
     SAVED = 19
     FAILED = 20  # why it ends
+    KEPT = 21  # what is there in the place of those that are damaged
 
 
 class BatchFrame(NamedTuple):
@@ -105,6 +109,21 @@ class SavedFrame:
     error: str = ""
 
 
+class DamagedFrame(NamedTuple):
+    """Snapshots by their last included index. `number` is the engine's, and comes with what became of them."""
+
+    number: int
+    indexes: Sequence[int]
+
+
+class KeptFrame(NamedTuple):
+    """The newest snapshot that is not known to be damaged (-1: none), and whether a state is yet to be saved again."""
+
+    number: int
+    newest_index: int
+    is_owed: bool
+
+
 def frame(kind: Kind, *pieces: BytesLike) -> list[BytesLike]:
     return [_HEAD.pack(1 + sum(map(len, pieces)), kind), *pieces]
 
@@ -124,6 +143,25 @@ def life(number: int) -> list[BytesLike]:
 
 def read_life(body: memoryview) -> int:
     return int(_LIFE.unpack(body)[0])
+
+
+def damaged(one: DamagedFrame) -> list[BytesLike]:
+    count = len(one.indexes)
+    return frame(Kind.DAMAGED, _DAMAGED.pack(one.number, count), struct.pack(f">{count}q", *one.indexes))
+
+
+def read_damaged(body: memoryview) -> DamagedFrame:
+    number, count = _DAMAGED.unpack_from(body)
+    return DamagedFrame(number, struct.unpack_from(f">{count}q", body, _DAMAGED.size))
+
+
+def kept(one: KeptFrame) -> list[BytesLike]:
+    return frame(Kind.KEPT, _KEPT.pack(*one))
+
+
+def read_kept(body: memoryview) -> KeptFrame:
+    number, newest_index, is_owed = _KEPT.unpack(body)
+    return KeptFrame(number, newest_index, bool(is_owed))
 
 
 def question(one: QuestionFrame) -> list[BytesLike]:

@@ -30,7 +30,9 @@ from node.state_machine.frames import (
     AnswerFrame,
     AppliedFrame,
     BatchFrame,
+    DamagedFrame,
     FrameReader,
+    KeptFrame,
     Kind,
     SavedFrame,
     StandsFrame,
@@ -38,7 +40,7 @@ from node.state_machine.frames import (
 from node.state_machine.interface import StateMachine
 from node.state_machine.kind import path_of
 from node.state_machine.questions import Questions
-from node.state_machine.saving import ERROR_BYTES_MAX, CopiedSave, Save, SteppedSave
+from node.state_machine.saving import ERROR_BYTES_MAX, CopiedSave, Save, SteppedSave, Target
 from node.transport.machine_frames import PackedAnswers
 
 READ_BYTES: Final = 1 << 20
@@ -87,6 +89,10 @@ class Process:
         self._save_began_ns = self.last_save_ns = 0  # when the last one began, how long it took
         self._rest_until_ns = 0
         self._save_asked = False
+        self._damaged: frozenset[int] = frozenset()  # of those that are there
+        self._replaced: frozenset[int] = frozenset()  # what of it the save that is under way takes the place of
+        self._owed_index = -1  # a state up to there, or newer, is to be saved again
+        self._damage_number = 0  # the engine's, of what it said last; 0: nothing yet
         self._stood = 0  # how often it said where it stands and has not heard which life that is
         self._life = 0
         self._handlers: dict[Kind, Callable[[memoryview], None]] = {
@@ -95,6 +101,7 @@ class Process:
             Kind.SAVE: lambda _: self._wish_to_save(),
             Kind.RELOAD: lambda _: self._reload(),
             Kind.LIFE: lambda body: self._lives(frames.read_life(body)),
+            Kind.DAMAGED: lambda body: self._learn_of_damage(frames.read_damaged(body)),
         }
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -169,7 +176,7 @@ class Process:
     # --- snapshots ------------------------------------------------------------------------------------------------
     def _load(self) -> bool:
         """The newest sound one, if it is newer than the state; what is damaged is said, and the one before taken."""
-        found, wrong = snapshots.newest_sound(self._options.directory, set_aside=True)
+        found, wrong = snapshots.newest_sound(self._options.directory, sets_aside=True)
         for text in wrong:
             self._out += frames.saved(SavedFrame(self._saved_index, f"a snapshot cannot be used: {text}"))
         if found is None:
@@ -182,10 +189,37 @@ class Process:
     def _reload(self) -> None:
         """Another one lies there, perhaps: it is where the state begins from now on. The engine hears where that is."""
         self._load()
+        self._kept(saves=False)
         self._stand()
 
     def _wish_to_save(self) -> None:
         self._save_asked = True
+
+    def _learn_of_damage(self, reported: DamagedFrame) -> None:
+        """The state of this process is as good as ever, and is saved again: until then nothing is removed."""
+        self._damaged |= frozenset(reported.indexes)
+        self._owed_index = max(self._owed_index, *reported.indexes)
+        self._damage_number = reported.number
+        self._kept(saves=True)
+
+    def _kept(self, *, saves: bool) -> None:
+        """Says what is there in the place of the damaged ones; those that a newer one stands for are set aside.
+
+        `saves`: where none does the state is saved now. Not after a save that failed: the engine asks again by and by.
+        """
+        if not self._damage_number:
+            return
+        directory = self._options.directory
+        sound = self._newest_index()
+        for index in sorted(one for one in self._damaged if one < sound):
+            snapshots.set_aside(directory, index)
+        self._damaged &= frozenset(snapshots.named_in(directory))
+        is_owed = sound < self._owed_index
+        if not is_owed:
+            self._owed_index = -1
+        elif saves:
+            self._saved_index, self._save_asked = sound, True
+        self._out += frames.kept(KeptFrame(self._damage_number, sound, is_owed))
 
     def _save_goes_on(self, saving: Save, readable: list[Any]) -> None:
         if saving in readable:
@@ -198,6 +232,7 @@ class Process:
     def _save_if_due(self) -> None:
         caller = self._caller
         due = caller.at - self._saved_index >= self._options.save_every and time.monotonic_ns() >= self._rest_until_ns
+        due = due and not caller.stopped_by
         if self._saving is not None or not (due or self._save_asked):
             return
         self._save_asked = False
@@ -211,13 +246,13 @@ class Process:
             self._out += frames.saved(SavedFrame(self._saved_index))
             return
         pieces = caller.save_in_steps()
-        directory, kept = self._options.directory, self._options.kept
+        target, self._replaced = Target(meta, self._options.directory, self._options.kept, self._damaged), self._damaged
         if pieces is not None:
-            self._saving = SteppedSave(pieces, meta, directory, kept)
+            self._saving = SteppedSave(pieces, target)
             return
         self._flush()  # a copy has what waits here, too
         try:
-            self._saving = CopiedSave(caller.save, meta, directory, kept, self._connection.close)
+            self._saving = CopiedSave(caller.save, target, self._connection.close)
         except OSError as error:
             self._save_failed(f"no copy of the process can be made: {error}")
 
@@ -227,16 +262,22 @@ class Process:
         self.last_save_ns = time.monotonic_ns() - self._save_began_ns
         self._rest_until_ns = self._save_began_ns + SAVES_SHARE * self.last_save_ns
         error = saving.ended()
-        self._saved_index = max(self._saved_index, snapshots.newest_index(self._options.directory))
+        if not error:
+            self._damaged -= self._replaced
+        self._saved_index = max(self._saved_index, self._newest_index())
         if error:
             self._save_failed(error)
         else:
             self._out += frames.saved(SavedFrame(self._saved_index))
+        self._kept(saves=False)
+
+    def _newest_index(self) -> int:
+        return snapshots.newest_index(self._options.directory, but=self._damaged)
 
     def _save_failed(self, why: str) -> None:
         """Not at once again: the next one is due after half as many entries as ever."""
         self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
-        self._out += frames.saved(SavedFrame(snapshots.newest_index(self._options.directory), why))
+        self._out += frames.saved(SavedFrame(self._newest_index(), why))
 
 
 def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:

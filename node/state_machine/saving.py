@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from node.children import end_with_parent
 from node.priority import LOW_PRIORITY_NICENESS, lower_priority
@@ -37,6 +37,16 @@ REST_S_MAX: Final = 2.0
 BYTES_PER_S: Final = 32 * 1024 * 1024  # so that the log's syncs take as long as ever: the disk is everybody's
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # made, and not written yet
 LOOK_AGAIN_S: Final = 0.005  # while that much is ahead
+
+
+class Target(NamedTuple):
+    """What is saved as. `directory`: the store's; `kept`: how many stay; `damaged`: which of those that are there count
+    for nothing, by their last included index."""
+
+    meta: snapshots.SnapshotMeta
+    directory: Path
+    kept: int
+    damaged: frozenset[int] = frozenset()
 
 
 class Save(Protocol):
@@ -57,8 +67,7 @@ class Save(Protocol):
 class CopiedSave:
     """By a copy of the process."""
 
-    def __init__(self, save: Callable[[Write], None], meta: snapshots.SnapshotMeta, directory: Path, kept: int,
-                 in_copy: Callable[[], None]) -> None:  # fmt: skip
+    def __init__(self, save: Callable[[Write], None], target: Target, in_copy: Callable[[], None]) -> None:
         """`in_copy` is called in the copy first: it closes what is not the copy's. Raises OSError."""
         self._reading, writing = os.pipe()
         gc.freeze()  # a collection here would write to every object, and so copy every page
@@ -79,7 +88,7 @@ class CopiedSave:
             in_copy()
             end_with_parent(signal.SIGKILL)
             lower_priority()  # applying goes on beside it
-            error = _saved(save, meta, directory, kept)
+            error = _saved(save, target)
             os.write(writing, error.encode()[:ERROR_BYTES_MAX])
         finally:
             os._exit(1 if error else 0)
@@ -107,17 +116,17 @@ class CopiedSave:
         return error
 
 
-def _saved(save: Callable[[Write], None], meta: snapshots.SnapshotMeta, directory: Path, kept: int) -> str:
+def _saved(save: Callable[[Write], None], target: Target) -> str:
     """Why it failed, or nothing."""
     try:
-        writer = snapshots.SnapshotWriter(directory)
+        writer = snapshots.SnapshotWriter(target.directory)
         try:
             save(partial(_write_gently, writer.write))
         except BaseException:
             writer.abandon()
             raise
-        writer.commit(meta)
-        snapshots.keep_newest(directory, kept)
+        writer.commit(target.meta, target.damaged)
+        snapshots.keep_newest(target.directory, target.kept)
     except StoreError as error:
         return str(error)
     except Exception as error:
@@ -140,7 +149,7 @@ class _Abandoned(Exception):
 class SteppedSave:
     """In steps."""
 
-    def __init__(self, pieces: Iterator[bytes], meta: snapshots.SnapshotMeta, directory: Path, kept: int) -> None:
+    def __init__(self, pieces: Iterator[bytes], target: Target) -> None:
         self._pieces: Iterator[bytes] | None = pieces  # None: all are made
         self._why = ""
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
@@ -148,9 +157,7 @@ class SteppedSave:
         self._next_ns = 0
         self._reading, self._writing = os.pipe()
         self._error = ""
-        self._thread = threading.Thread(
-            target=self._write_all, args=(meta, directory, kept), name="snapshot", daemon=True
-        )
+        self._thread = threading.Thread(target=self._write_all, args=(target,), name="snapshot", daemon=True)
         self._thread.start()
 
     def fileno(self) -> int:
@@ -200,11 +207,11 @@ class SteppedSave:
         return self._why or self._error
 
     # --- in the thread --------------------------------------------------------------------------------------------
-    def _write_all(self, meta: snapshots.SnapshotMeta, directory: Path, kept: int) -> None:
+    def _write_all(self, target: Target) -> None:
         try:
             with contextlib.suppress(OSError):  # of this thread alone
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY_NICENESS)
-            self._error = _saved(self._take, meta, directory, kept)
+            self._error = _saved(self._take, target)
         finally:
             os.write(self._writing, b"1")
 

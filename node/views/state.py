@@ -121,7 +121,7 @@ class RepairView(View):
 
 
 class ScrubPassView(View):
-    """One reading of the whole log."""
+    """One reading of the whole log, and of a state machine's snapshots (null where there is none)."""
 
     number: Whole | None = None
     reason: Text | None = None
@@ -131,6 +131,8 @@ class ScrubPassView(View):
     last_index: Whole | None = None
     read_bytes: Whole | None = None
     faults: Whole | None = None
+    snapshots: Whole | None = None
+    damaged_snapshots: Whole | None = None
     began_at: Text | None = None
     ended_at: Text | None = None
 

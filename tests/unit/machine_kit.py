@@ -75,6 +75,9 @@ class Inside:
     def save(self, done: Callable[[int, str], None]) -> None:
         asyncio.get_running_loop().call_soon(done, self.caller.at, "")
 
+    def damaged(self, indexes: Sequence[int], done: Callable[[bool], None]) -> None:
+        asyncio.get_running_loop().call_soon(done, True)
+
     def restart(self) -> None:
         self.restarts += 1
 

@@ -196,6 +196,6 @@ def test_damaged_ones_are_set_aside_so_that_another_one_finds_room(tmp_path: Pat
         writer.commit(SnapshotMeta(index, 1))
         data = tmp_path / FOLDER / f"snapshot_{index}" / "data"
         data.write_bytes(b"state of x")
-    found, wrong = newest_sound(tmp_path, set_aside=True)
+    found, wrong = newest_sound(tmp_path, sets_aside=True)
     assert found is None and len(wrong) == 2 and newest_index(tmp_path) == -1
     assert [one.name for one in (tmp_path / FOLDER).iterdir()] == [f"{DAMAGED}3"], "the last one stays, to be looked at"

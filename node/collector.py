@@ -6,9 +6,13 @@ engine's loop for 30 to 230 ms. So it is off, and runs here: over the young obje
 that takes long, so that each step is short whatever others do with their connections; over all objects rarely, at a
 quiet moment, since that takes longer the more there are. What was there at the start is frozen and never looked at.
 
-Invariants: the young objects are looked at after PAUSE_S_MAX at the latest; what became garbage in cycles later in its
-life is freed after FULL_WITHIN_S at the latest, and once private memory has grown by GROWTH_BYTES_MAX (by more, where
-the looks before found it to be no garbage), though only every FULL_APART_S.
+An idle process has next to nothing to look at, and its own timer would wake it six times a second. Where something else
+wakes it all the same, and says so (`ticked`), the timer rests, until the processor's time shows that there was work.
+
+Invariants: the young objects are looked at after PAUSE_S_MAX at the latest; while the timer rests, after REST_S and at
+the first tick behind WORK_NS of the processor's time. What became garbage in cycles later in its life is freed after
+FULL_WITHIN_S at the latest, and once private memory has grown by GROWTH_BYTES_MAX (by more, where the looks before
+found it to be no garbage), though only every FULL_APART_S.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ PAUSE_S_MAX: Final = 0.16
 LONG_NS: Final = 1_000_000  # of the processor, for the young objects: the next step comes sooner ...
 SHORT_NS: Final = 250_000  # ... or later
 QUIET_STEPS: Final = 10  # short ones, one after the other
+REST_S: Final = 2.5
+WORK_NS: Final = 8_000_000  # a twentieth of PAUSE_S_MAX
 FULL_QUIET_S: Final = 60.0  # from one look at all objects to the next one at a quiet moment
 FULL_WITHIN_S: Final = 600.0
 FULL_APART_S: Final = 20.0
@@ -64,6 +70,8 @@ class Collector:
         self.pause_s = PAUSE_S_MAX
         self._quiet_steps = 0
         self._all_at_s, self._all_at_bytes, self._growth_bytes_max = 0.0, 0, GROWTH_BYTES_MAX
+        self._is_ticked = self._rests = False
+        self._stepped_at_ns = 0  # of the processor
 
     def start(self) -> None:
         """From now on nothing is collected but here."""
@@ -80,11 +88,23 @@ class Collector:
         gc.enable()
 
     def _later(self) -> None:
-        self._timer = self._loop.call_later(self.pause_s, self._step)
+        self._timer = self._loop.call_later(REST_S if self._rests else self.pause_s, self._step)
 
     def _step(self) -> None:
+        worked_ns = self._cpu_ns() - self._stepped_at_ns
         self.step()
+        self._stepped_at_ns = self._cpu_ns()
+        self._rests = self._is_ticked and self._quiet_steps >= QUIET_STEPS and worked_ns < WORK_NS
+        self._is_ticked = False
         self._later()
+
+    def ticked(self) -> None:
+        """The loop was woken anyway, as it is several times a second: the timer need not wake it as often, too."""
+        self._is_ticked = True
+        if self._rests and self._cpu_ns() - self._stepped_at_ns >= WORK_NS:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._step()
 
     def step(self) -> None:
         """Looks at the young objects, and at all of them where it is time for that."""

@@ -189,6 +189,7 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
 
     collector = Collector(loop)
     collector.start()
+    process.when_ticked.append(collector.ticked)
 
     def ready(port: int) -> None:
         (data / REASON_FILE).unlink(missing_ok=True)

@@ -68,6 +68,11 @@ class Timing:
         """How far the ticks are apart in which silence is counted."""
         return max(1, self.heartbeat_ns // 2)
 
+    @property
+    def rest_ns(self) -> int:
+        """For how long after a frame of its leader's a follower need not look: until the next heartbeat is late."""
+        return self.heartbeat_ns + self.heartbeat_ns // 8
+
 
 @dataclass(slots=True)
 class ReplicaConfig:

@@ -136,6 +136,11 @@ class EntryHandler:
         if following and member.leader_id is not None and self._dispatch_epoch >= 0:
             self._answer(member.leader_id, self._unanswered_seq, self._dispatch_epoch, OK)
 
+    @property
+    def owes_answer(self) -> bool:
+        """Whether an APPEND's answer waits for its sync."""
+        return self._unanswered_seq >= 0
+
     def tick(self) -> None:
         """A sync that takes so long is not waited for: what is verified is said now, what is durable later."""
         if self._unanswered_seq >= 0:

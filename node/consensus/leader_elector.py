@@ -62,6 +62,7 @@ class LeaderElector:
         self._reform_turn = False
         # Since when this member heard nothing: what renews its patience, and the lease that it grants, are two things.
         self._silence = Ticks(self._timing.tick_ns, now)
+        self._spoke_at: int | None = None  # the leader, since when nothing has happened but silence
         self._patience = (1, 0)  # the time-out drawn last: how many ticks, and when the first is due
         self._ticks_needed = 1
         self._draw_timeout(now)
@@ -90,10 +91,12 @@ class LeaderElector:
 
     def _listen(self, now: int) -> None:
         """The whole time-out again."""
+        self._spoke_at = None
         self._ticks_needed, first_ns = self._patience
         self._silence.begin(now, first_ns)
 
     def _campaign_in(self, wait_ns: int, now: int) -> None:
+        self._spoke_at = None
         self._ticks_needed, first_ns = self._silence.split(wait_ns)
         self._silence.begin(now, first_ns)
 
@@ -104,10 +107,12 @@ class LeaderElector:
         self._ticks_needed, first_ns = self._patience  # as `_listen` does: each append comes by here
         silence = self._silence
         silence.count, silence.due_at = 0, now + first_ns  # `Ticks.begin`
+        self._spoke_at = now
 
     def leader_bytes(self, now: int) -> None:
         """Bytes of a frame of the leader's that is not complete: it is not silent, and has promised nothing (E6)."""
         self._listen(now)
+        self._spoke_at = now
 
     def stepped_down(self, now: int) -> None:
         """Another term, or no leadership any more: wait before campaigning."""
@@ -138,6 +143,11 @@ class LeaderElector:
     def _retry_soon(self, now: int) -> None:
         timing = self._timing
         self._campaign_in(self._member.rng.randrange(timing.vote_retry_min_ns, timing.vote_retry_max_ns), now)
+
+    @property
+    def leader_spoke_at(self) -> int | None:
+        """When the leader spoke that this member waits for; None: it waits for none, or has counted silence since."""
+        return None if self._silence.count or self._round is not None else self._spoke_at
 
     def next_deadline(self) -> int | None:
         if self._member.role is Role.LEADER:

@@ -69,7 +69,7 @@ class Leadership:
         self.marks, self.way = LeaderMarks(member, peers, membership.records), SnapshotWay()
         self.dispatchers = {one: EntryDispatcher(member, peer, epoch, now, self.way) for one, peer in peers.of.items()}
         self.contact = QuorumContact(member, peers, now)
-        self._beat_at = now
+        self.beat_at = now
         # When each recent slab was appended, for lag in milliseconds: (last index, at).
         self.appended_at: list[tuple[int, int]] = []
 
@@ -333,7 +333,7 @@ class Leadership:
         for peer_id in self.dispatchers:
             self._beat_one(peer_id, seq)
         self.reads.round_sent(seq, now)
-        self._beat_at = now + self._member.config.timing.heartbeat_ns
+        self.beat_at = now + self._member.config.timing.heartbeat_ns
 
     def tick(self, now: int) -> None:
         member = self._member
@@ -341,7 +341,7 @@ class Leadership:
         if why:
             member.change_role(RoleEvent.DEPOSED, now, why, silent=self.contact.in_words(now))
             return
-        if now >= self._beat_at:
+        if now >= self.beat_at:
             self.beat(now)
             for dispatcher in self.dispatchers.values():
                 dispatcher.push_commit(now)
@@ -352,7 +352,7 @@ class Leadership:
         self.reads.expire(now)
 
     def next_deadline(self) -> int:
-        times = [self._beat_at, self.contact.due_at]
+        times = [self.beat_at, self.contact.due_at]
         waits = [self.closures.next_deadline(), self.reads.next_deadline()]
         waits += [dispatcher.next_deadline() for dispatcher in self.dispatchers.values()]
         return min([*times, *(at for at in waits if at is not None)])

@@ -133,6 +133,12 @@ class LostStates:
         if one is not None and one.giving.read(order, piece, now):
             self._pump(order.peer_id, now)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a state is on its way to a peer, or this member's own is lost."""
+        applying = self._member.applying
+        return bool(self._to) or (applying is not None and applying.needs_state_from >= 0)
+
     def tick(self, now: int) -> None:
         for peer_id in list(self._to):
             self._pump(peer_id, now)

@@ -201,6 +201,11 @@ class Progress:
         self.last_error = "not connected"
         self.window.clear()
 
+    def is_at_rest(self, end_index: int) -> bool:
+        """Whether it has all of a log that ends there, as it said, and nothing has been reported of it."""
+        in_step = self.state is DispatcherState.APPEND and self.connected and self.write_index > end_index
+        return in_step and not len(self.window) and self.silent_since is None and self.slow_at is None
+
     # --- what it says -------------------------------------------------------------------------------------------
     def flush(self, config: ReplicaConfig) -> FlushMode:
         """What its answers prove here: what is not durable counts only where both of us say so (SAFETY R2)."""

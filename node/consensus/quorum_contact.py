@@ -7,11 +7,15 @@ judged before it is reported (`silent_peers.py`).
 
 from __future__ import annotations
 
+from typing import Final
+
 from node.consensus.member_state import MemberState
 from node.consensus.progress import Peers
 from node.consensus.reads import ALWAYS
 from node.consensus.silent_peers import SilentPeers, in_words
 from node.consensus.ticks import Ticks
+
+FRESH_TICKS: Final = 4  # two heartbeats
 
 
 class QuorumContact:
@@ -20,7 +24,7 @@ class QuorumContact:
     def __init__(self, member: MemberState, peers: Peers, now: int) -> None:
         self._member, self._peers = member, peers
         self.ticks = Ticks(member.config.timing.tick_ns, now)
-        self._silent_ticks_max = 0
+        self._silent_ticks_max = self._fresh_ticks = 0
         self._silent_peers = SilentPeers(member, peers)
         self.retimed()
 
@@ -30,6 +34,7 @@ class QuorumContact:
         self.ticks.period_ns = timing.tick_ns
         self._silent_ticks_max = self.ticks.split(timing.election_max_ns)[0]
         self._silent_peers.retimed(self._silent_ticks_max)
+        self._fresh_ticks = min(FRESH_TICKS, self._silent_ticks_max // 2 - 1)
 
     def at(self) -> int:
         """Since when a quorum has answered; we ourselves always do."""
@@ -40,6 +45,11 @@ class QuorumContact:
         """For how many ticks no quorum has answered: whether a tick came late does not matter."""
         ticks = [peer.answered_tick for peer in self._peers.voters]
         return self.ticks.count - self._member.configuration.reached_by(self._member.self_id, ALWAYS, ticks)
+
+    def is_fresh(self, now: int) -> bool:
+        """Whether every voter answered so lately, by ticks and by the clock, that a tick more or less judges nobody."""
+        ticks, since = self.ticks.count - self._fresh_ticks, now - FRESH_TICKS * self.ticks.period_ns
+        return all(peer.answered_tick > ticks and peer.answered_at > since for peer in self._peers.voters)
 
     def lost(self, now: int) -> str:
         """Why this member cannot go on leading; empty: it can. Counts the tick that is due."""

@@ -45,6 +45,7 @@ from node.consensus.membership import Membership
 from node.consensus.office import Office
 from node.consensus.peer_messages import PeerMessages
 from node.consensus.progress import Peers
+from node.consensus.quiet_ticks import QuietTicks
 from node.consensus.reads import FollowerReads
 from node.consensus.reconfiguration import Reconfiguration
 from node.consensus.roles import RoleEvent
@@ -111,6 +112,14 @@ class Replica:
         self.messages = PeerMessages(
             self.member, self.peers, self._gate, self.membership, self.elector, self.handler, self.repair, self.giving,
             self.transfers, self.naming, self.follower_reads, self.held, self.lost_states, self._office, self._settle,
+        )  # fmt: skip
+        self._quiet = QuietTicks(
+            self.member, self.peers, self._office, self.elector, self.membership, self.handler, self.repair,
+            self.transfers, self.settings, self._full_disk, self.lost_states,
+            (
+                self.transfers.next_deadline, self.membership.next_deadline, self.settings.next_deadline,
+                self.follower_reads.next_deadline, self.repair.next_deadline, self.handover.next_deadline,
+            ),
         )  # fmt: skip
         self.receive, self.leader_bytes = self.messages.receive, self.messages.leader_bytes
         self.take_effects = self.member.take_effects  # what the driver must do now, in that order; begins a new batch
@@ -336,6 +345,7 @@ class Replica:
         """Time passes."""
         if self._stopped:
             return
+        self._quiet.ticked_at = now
         self.elector.tick(now)
         self.handler.tick()
         self._office.unless_damaged(lambda leadership: leadership.tick(now))
@@ -355,19 +365,11 @@ class Replica:
 
     def next_deadline(self) -> int:
         """When `tick` has something to do next."""
-        times = [
-            self.elector.next_deadline(),
-            self.transfers.next_deadline(),
-            self.membership.next_deadline(),
-            self.settings.next_deadline(),
-            self.follower_reads.next_deadline(),
-            self.repair.next_deadline(),
-            self.handover.next_deadline(),
-            None if self.member.applying is None else self.member.applying.next_deadline(),
-        ]
-        if self._office.leadership is not None:
-            times.append(self._office.leadership.next_deadline())
-        return min(at for at in times if at is not None)
+        return self._quiet.next_deadline()
+
+    def next_look(self, now: int) -> int:
+        """The same for a driver that need not tick to count a silence that is none yet; see `quiet_ticks.py`."""
+        return self._quiet.next_look(now)
 
     def stop(self, now: int) -> None:
         """The end of this process's part: whatever waits fails as unknown."""

@@ -125,9 +125,8 @@ class Engine:
         self.trail: ActionTrail | None = None
         self._turn_scheduled = False
         self._deadline_moved = True
-        self._look_again_at = 0
-        self._metronome = Metronome(self._on_tick, self.now_ns, config.timing.tick_ns)
-        self._look_again_ns = self._gap_reported_ns = 0
+        self._look_again_at = self._look_again_ns = self._gap_reported_ns = 0
+        self._metronome = Metronome(self._on_tick, self.now_ns, config.timing.rest_ns, self.process.ticked)
         self.retimed()
         self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
         self.introspection.late_ns = self.late_ns = self._metronome.late_ns
@@ -199,7 +198,7 @@ class Engine:
         timing = self.replica.config.timing
         self._look_again_ns = min(timing.push_timeout_ns, timing.closure_timeout_ns) // LOOK_AGAIN_SHARE
         self._gap_reported_ns = timing.election_min_ns
-        self._metronome.longest_ns = timing.tick_ns
+        self._metronome.longest_ns = timing.rest_ns
         self._schedule()
 
     # --- one turn -----------------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ class Engine:
         """
         self._deadline_moved = False
         self._look_again_at = now + self._look_again_ns
-        self._metronome.arm(self.replica.next_deadline(), now)
+        self._metronome.arm(self.replica.next_look(now), now)
 
     def _on_tick(self, now: int) -> None:
         gap_ns = self._metronome.gap_ns

@@ -9,6 +9,7 @@ last one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from node.engine.host import Host
 from node.engine.member_port import MemberPort
@@ -25,6 +26,12 @@ class Process:
         self.now_ns, self.random = host.now_ns, host.random
         self.writer, self.readers = host.writer(), host.readers()
         self.port = MemberPort(self.loop, host.listen, share)
+        self.when_ticked: list[Callable[[], None]] = []
+
+    def ticked(self) -> None:
+        """A group's timer has woken the loop (`metronome.py`), as it does many times a second."""
+        for each in self.when_ticked:
+            each()
 
     def close(self) -> None:
         """Waits for what the threads were given; nothing is reported any more."""

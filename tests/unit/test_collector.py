@@ -23,7 +23,10 @@ from node.collector import (
     LONG_NS,
     PAUSE_S_MAX,
     PAUSE_S_MIN,
+    QUIET_STEPS,
+    REST_S,
     SHORT_NS,
+    WORK_NS,
     YOUNG,
     Collector,
     private_bytes,
@@ -38,6 +41,7 @@ class World:
         self.took_ns, self.found = 0, FRUITLESS + 1
         self.collected: list[tuple[float, int]] = []
         self.due: tuple[float, Callable[[], None]] | None = None
+        self.pauses_s: list[float] = []
         self.collector = Collector(
             self, self.collect, lambda: self.cpu_ns, lambda: self.memory_bytes  # type: ignore[arg-type]
         )  # fmt: skip
@@ -46,7 +50,13 @@ class World:
         return self.now_s
 
     def call_later(self, after_s: float, call: Callable[[], None]) -> Any:
+        """The timer is this world itself."""
         self.due = self.now_s + after_s, call
+        self.pauses_s.append(after_s)
+        return self
+
+    def cancel(self) -> None:
+        self.due = None
 
     def collect(self, generation: int) -> int:
         self.collected.append((self.now_s, generation))
@@ -56,10 +66,18 @@ class World:
     def run(self, for_s: float, each: Callable[[], None] = lambda: None) -> None:
         until_s = self.now_s + for_s
         while self.due is not None and self.due[0] <= until_s:
-            self.now_s, call = self.due
+            (self.now_s, call), self.due = self.due, None
             each()
             call()
         self.now_s = until_s
+
+    def run_ticked(self, for_s: float, work_ns: int = 0) -> None:
+        """With a tick every 50 ms, and so much work before each."""
+        until_s = self.now_s + for_s
+        while self.now_s < until_s:
+            self.run(0.05)
+            self.cpu_ns += work_ns
+            self.collector.ticked()
 
     def all_at_s(self) -> list[float]:
         return [at_s for at_s, generation in self.collected if generation == ALL]
@@ -152,6 +170,33 @@ def test_memory_that_was_no_garbage_is_looked_through_ever_more_rarely(world: Wo
     world.memory_bytes += GROWTH_BYTES_MAX + 1
     world.run(2 * PAUSE_S_MAX)
     assert len(world.all_at_s()) == count + 1
+
+
+def test_the_timer_rests_in_an_idle_process_that_is_woken_anyway(world: World) -> None:
+    world.run_ticked(PAUSE_S_MAX * (QUIET_STEPS + 2))
+    count = len(world.collected)
+    world.run_ticked(10 * REST_S)
+    assert world.pauses_s[-1] == REST_S and 9 <= len(world.collected) - count <= 10
+
+
+def test_work_ends_the_rest_with_the_next_tick(world: World) -> None:
+    world.run_ticked(PAUSE_S_MAX * (QUIET_STEPS + 2))
+    assert world.pauses_s[-1] == REST_S
+    count, at_s = len(world.collected), world.now_s
+    world.run_ticked(0.05, WORK_NS)
+    assert len(world.collected) == count + 1 and world.pauses_s[-1] == PAUSE_S_MAX
+    world.run_ticked(3.0, WORK_NS)
+    times = [one_s for one_s, _generation in world.collected if one_s > at_s]
+    assert max(later - one_s for one_s, later in itertools.pairwise(times)) <= PAUSE_S_MAX + 1e-6
+
+
+def test_where_ticks_end_the_timer_rests_no_more(world: World) -> None:
+    world.run(PAUSE_S_MAX * 3 * QUIET_STEPS)
+    assert world.pauses_s[-1] == PAUSE_S_MAX
+    world.run_ticked(PAUSE_S_MAX * 2)
+    assert world.pauses_s[-1] == REST_S
+    world.run(2 * REST_S)
+    assert world.pauses_s[-1] == PAUSE_S_MAX
 
 
 class Knot:

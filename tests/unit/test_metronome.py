@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
 import uvloop
 
-from node.engine.metronome import Metronome
+from node.engine.metronome import PUT_OFF_TIMES, WORTH_NS, Metronome
 
 MS = 1_000_000
 SOCKETS = 40
@@ -85,22 +86,110 @@ def test_a_loop_that_stood_still_says_so_before_its_tick_and_after_it() -> None:
 
 
 def test_one_timer_the_earliest_wins_and_none_is_later_than_allowed() -> None:
-    async def run() -> tuple[list[int], int, int]:
+    async def run() -> tuple[list[int], int, int, int]:
         ticks: asyncio.Queue[int] = asyncio.Queue()
         began = time.monotonic_ns()
         metronome = Metronome(ticks.put_nowait, time.monotonic_ns, 30 * MS)
         metronome.arm(began + 10_000 * MS, began)
         metronome.arm(began + 20_000 * MS, began)
         first = await ticks.get()
-        metronome.arm(0, time.monotonic_ns())
+        armed = time.monotonic_ns()
+        metronome.arm(0, armed)
         second = await ticks.get()
-        gap_ns = metronome.gap_max_ns
+        gap_ns = metronome.gap_ns
         metronome.arm(0, time.monotonic_ns())
         metronome.stop()
         metronome.arm(0, time.monotonic_ns())
         await asyncio.sleep(0.02)
         assert ticks.empty()
-        return [first, second], gap_ns, began
+        return [first, second], armed, gap_ns, began
 
-    (first, second), gap_ns, began = asyncio.run(run())
-    assert first >= began + 29 * MS and gap_ns == second - first
+    (first, second), armed, gap_ns, began = asyncio.run(run())
+    assert first >= began + 29 * MS and gap_ns == second - armed
+
+
+class Clock:
+    """A loop whose timer the test fires, at a time of its own."""
+
+    def __init__(self) -> None:
+        self.now, self.ticks, self.woken = 1000 * MS, list[int](), 0
+        self.metronome = Metronome(self.ticks.append, lambda: self.now, 100 * MS, self.wake)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    @property
+    def armed_for(self) -> int:
+        return self.metronome._timer_at
+
+    def fires(self) -> None:
+        """The timer, and the poll behind it."""
+        assert self.metronome._timer is not None
+        self.metronome._timer.cancel()
+        self.metronome._fired()
+        self.metronome._after_poll()
+
+
+def with_clock(story: Callable[[Clock], None]) -> None:
+    async def run() -> None:
+        clock = Clock()
+        try:
+            story(clock)
+        finally:
+            clock.metronome.stop()
+
+    asyncio.run(run())
+
+
+def test_a_tick_is_put_off_where_that_is_worth_it_and_not_for_ever() -> None:
+    def story(clock: Clock) -> None:
+        metronome = clock.metronome
+        metronome.arm(clock.now + 50 * MS, clock.now)
+        metronome.arm(clock.now + 50 * MS + WORTH_NS - 1, clock.now)
+        assert clock.armed_for == clock.now + 50 * MS
+        metronome.arm(clock.now + 50 * MS + WORTH_NS, clock.now)
+        assert clock.armed_for == clock.now + 50 * MS + WORTH_NS
+        metronome.arm(clock.now + 10 * MS, clock.now)
+        assert clock.armed_for == clock.now + 10 * MS
+        clock.now += 10 * MS
+        clock.fires()
+        ticked_at = clock.now
+        for _ in range(100):
+            metronome.arm(clock.now + 100 * MS, clock.now)
+            if clock.armed_for <= clock.now + 50 * MS:
+                break
+            clock.now += 50 * MS
+        assert ticked_at < clock.armed_for <= ticked_at + PUT_OFF_TIMES * 100 * MS
+        assert clock.armed_for > ticked_at + (PUT_OFF_TIMES - 1) * 100 * MS
+        assert clock.ticks == [ticked_at] and clock.woken == 1
+
+    with_clock(story)
+
+
+def test_a_loop_that_arms_its_timer_stands_not_still() -> None:
+    def story(clock: Clock) -> None:
+        metronome = clock.metronome
+        metronome.arm(clock.now + 100 * MS, clock.now)
+        for _ in range(8):
+            clock.now += 90 * MS
+            metronome.arm(clock.now + 100 * MS, clock.now)
+        clock.now += 100 * MS
+        clock.fires()
+        assert metronome.gap_max_ns == 100 * MS
+        metronome.arm(clock.now + 100 * MS, clock.now)
+        clock.now += 700 * MS
+        clock.fires()
+        assert metronome.gap_ns == metronome.gap_max_ns == 700 * MS
+
+    with_clock(story)
+
+
+def test_a_timer_that_gives_way_too_late_was_late() -> None:
+    def story(clock: Clock) -> None:
+        began = clock.now
+        clock.metronome.arm(clock.now + 50 * MS, clock.now)
+        clock.now += 250 * MS
+        clock.metronome.arm(clock.now + 50 * MS, clock.now)
+        assert clock.metronome.late_ns(began, clock.now) == 200 * MS
+
+    with_clock(story)

@@ -134,7 +134,7 @@ def test_every_key_that_may_change_does_and_is_in_force(tmp_path: Path) -> None:
             assert (timing.vote_retry_min_ns, timing.vote_retry_max_ns) == (31e6, 151e6)
             assert (timing.push_timeout_ns, timing.closure_timeout_ns) == (1001e6, 2001e6)
             assert timing.transfer_deadline_ns == 1002e6
-            assert engine._metronome.longest_ns == 45e6 and engine.duties.disk.flush is FlushMode.ASYNC
+            assert engine._metronome.longest_ns == 101.25e6 and engine.duties.disk.flush is FlushMode.ASYNC
             assert group.levels == ["warning"]
             assert state.flush == "async" and state.lease_reads is True
             assert state.timing is not None and state.timing.election_timeout_min_ms == 700

@@ -3,11 +3,13 @@
 `committed` is a promise about the log; `applied` is what a state machine has taken in, by its own word. A group that is
 a log alone has no `Applying`: there an entry is applied when it is committed.
 
-Theory. An applier says where it stands (the last entry it applied, and that entry's term), whenever it starts; what
-this process remembers does not count. From there it is fed one order at a time, each a range of committed entries that
-the driver reads from the store again: what lags costs an index, never memory. Each start is a *life*, and a report
-belongs to the life of its order; so in one life every entry is applied once, in order, and across lives the applier's
-own position decides. An entry that cannot be applied is tried again with a back-off, and never skipped.
+Theory. An applier says where it stands (the last entry it applied, that entry's term and chain), whenever it starts;
+what this process remembers does not count. That is held against the log first: a state of another history, such as a
+snapshot of another group's, is neither fed nor asked. From there it is fed one order at a time, each a range of
+committed entries that the driver reads from the store again: what lags costs an index, never memory. Each start is a
+*life*, and a report belongs to the life of its order; so in one life every entry is applied once, in order, and across
+lives the applier's own position decides. An entry that cannot be applied is tried again with a back-off, and never
+skipped.
 
 Invariants: an order holds committed entries only; orders of one life continue each other without a gap; a report of
 another life changes nothing; a closure that waits for its result completes exactly once: with the result, or as
@@ -28,6 +30,7 @@ from node.consensus.effects import ApplyLog
 from node.consensus.member_state import MemberState
 from node.consensus.status import ApplierStatus
 from node.protocol.packed_bodies import PackedBodies, size_of
+from node.store.errors import ColdEntry, StoreCorrupt
 
 APPLY_ENTRIES_MAX: Final = 4096  # in one order
 APPLY_BYTES_MAX: Final = 1024 * 1024
@@ -93,6 +96,7 @@ class Applying:
         self.life = 0  # how often an applier said where it stands; 0: not yet
         self._at: int | None = None  # the last entry that it applied; None: there is none, or it has not said
         self._at_term: int | None = None  # of that entry, until it was compared with the log's
+        self._at_chain: int | None = None  # the same
         self._order: ApplyLog | None = None  # the one that is with it
         self._retry_at: int | None = None
         self._failures = 0
@@ -116,16 +120,29 @@ class Applying:
         """Why the entry behind its position is not applied, while that is tried again; empty: it is."""
         return self._last_error or "" if self._failures else ""
 
-    # --- what the applier says ----------------------------------------------------------------------------------
-    def ready(self, index: int, term: int | None, now: int) -> int:
-        """An applier starts: it has applied everything up to `index`, an entry of `term` (None: it does not know).
+    @property
+    def unfit(self) -> str:
+        """Why nothing may be asked of its state: it is not one of this log, or that is not known yet; empty: it is."""
+        if self._refused:
+            return self._last_error or "its state is not one of this log"
+        if self._is_compared:
+            return ""
+        return f"its state goes up to entry {self._at}, which was not compared with the log yet"
 
-        The life in which it is fed from there.
+    @property
+    def _is_compared(self) -> bool:
+        return self._at_term is None and self._at_chain is None
+
+    # --- what the applier says ----------------------------------------------------------------------------------
+    def ready(self, index: int, term: int | None, now: int, *, at_chain: int | None = None) -> int:
+        """An applier starts: it has applied everything up to `index`, an entry of `term` and with that chain (None: it
+        does not know). The life in which it is fed from there.
         """
         self._now = now
         self.life += 1
         self._order, self._retry_at, self._failures, self._last_error = None, None, 0, None
-        self._at, self._at_term, self._refused = max(index, -1), term if index >= 0 else None, False
+        self._at, self._refused = max(index, -1), False
+        self._at_term, self._at_chain = (term, at_chain) if index >= 0 else (None, None)
         self.needs_state_from = -1
         for alarm in ALARMS:
             self._member.clear_alarm(alarm, now)
@@ -145,7 +162,7 @@ class Applying:
     def log_replaced(self, now: int) -> None:
         """The log begins behind a snapshot, which the applier is to load: nothing is applied until then."""
         self._now = now
-        self._order = self._retry_at = self._at = self._at_term = None
+        self._order = self._retry_at = self._at = self._at_term = self._at_chain = None
         self._refused, self.needs_state_from = False, -1
         self._last_error = "it loads the snapshot behind which its log begins"
         self._forget_results()
@@ -196,7 +213,7 @@ class Applying:
         if self._at is None or self._order is not None or self._retry_at is not None or self._refused:
             return
         last_index = min(member.committed_index, self._at + APPLY_ENTRIES_MAX)
-        if last_index <= self._at or not self._fits_log(now):
+        if last_index < self._at or not self._fits_log(now) or last_index == self._at:
             return
         first_index = self._at + 1
         wanted = first_index <= self._asked_upto
@@ -215,14 +232,36 @@ class Applying:
             self._refuse("applier_behind", text, now)
             self.needs_state_from = store.base.index
             return False
-        term, self._at_term = self._at_term, None
-        if term is None or member.damaged_at(at):
+        if self._is_compared or member.damaged_at(at):
+            self._at_term = self._at_chain = None
             return True
-        held = store.base.term if at == store.base.index else store.term_at(at)
-        if term != held:
-            text = f"it applied an entry {at} of term {term}, here that entry is of term {held}: give it another state"
-            self._refuse("applier_diverged", text, now)
-        return term == held
+        held_chain = None
+        if self._at_chain is not None:
+            try:
+                meta = member.meta(at)
+            except ColdEntry:
+                return False  # the driver looks; `looked` follows
+            except StoreCorrupt:
+                meta = None
+            held_chain = None if meta is None else meta.chain
+        term, at_chain, self._at_term, self._at_chain = self._at_term, self._at_chain, None, None
+        held_term = store.base.term if at == store.base.index else store.term_at(at)
+        if term not in (None, held_term):
+            what = f"it applied an entry {at} of term {term}, here that entry is of term {held_term}"
+        elif None not in (at_chain, held_chain) and at_chain != held_chain:
+            what = f"it applied another entry {at} than this log has: its chain is {at_chain}, here it is {held_chain}"
+        else:
+            return True
+        text = f"{what}; its snapshots are of another history: give it those of another member"
+        self._refuse("applier_diverged", text, now)
+        return False
+
+    def looked(self, index: int, found: bool, now: int) -> None:
+        """The driver has looked at an entry; where nothing can be read there is nothing to compare with."""
+        if not self._is_compared:
+            if index == self._at and not found:
+                self._at_chain = None
+            self._feed(now)
 
     def _refuse(self, alarm: str, text: str, now: int) -> None:
         self._refused = True

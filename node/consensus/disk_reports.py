@@ -159,8 +159,11 @@ class DiskReports:
 
     def looked(self, order: LookUp, meta: EntryMeta | None, now: int) -> None:
         """The outcome of `effects.looks`: whoever waited for it goes on."""
-        self._member.known_metas.found(order, meta, self._member.log_epoch)
-        for peer_id in self._member.others:
+        member = self._member
+        member.known_metas.found(order, meta, member.log_epoch)
+        if member.applying is not None:
+            member.applying.looked(order.index, meta is not None, now)
+        for peer_id in member.others:
             self._office.unless_damaged(lambda leadership, to=peer_id: leadership.dispatchers[to].pump(now))  # type: ignore[misc]
         self._settle(now)
 

@@ -29,8 +29,9 @@ class Batch(NamedTuple):
 class Reports(Protocol):
     """What an applier says, on the engine's loop and never from inside a call of the engine's."""
 
-    def stands(self, index: int, term: int | None) -> int:
-        """It starts, or starts again: applied is everything up to `index`, an entry of `term`. Its life from now on."""
+    def stands(self, index: int, term: int | None, chain: int | None = None) -> int:
+        """It starts, or starts again: applied is everything up to `index`, an entry of `term` and with that chain. Its
+        life from now on."""
         ...
 
     def applied(self, life: int, upto_index: int, results: Sequence[bytes | None], error: str = "") -> None:

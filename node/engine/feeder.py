@@ -56,8 +56,8 @@ class Feeder:
             self._applier.apply(Batch(order.life, first_index, last_index, records, order.results_wanted))
 
     # --- Reports ------------------------------------------------------------------------------------------------
-    def stands(self, index: int, term: int | None) -> int:
-        self._step(lambda: self._replica.applying.ready(index, term, self._now_ns()))
+    def stands(self, index: int, term: int | None, chain: int | None = None) -> int:
+        self._step(lambda: self._replica.applying.ready(index, term, self._now_ns(), at_chain=chain))
         return self._replica.applying.life
 
     def applied(self, life: int, upto_index: int, results: Sequence[bytes | None], error: str = "") -> None:

@@ -291,7 +291,7 @@ class MachineProcess:
             self.wake_at_ms = stands.wake_at_ms
             self._note_saved(stands.saved_index)
             self._batch = None
-            self._life = reports.stands(stands.index, stands.term)
+            self._life = reports.stands(stands.index, stands.term, stands.chain)
             if self._pipe is not None:
                 self._pipe.send(frames.life(self._life))
         elif kind is Kind.SAVED:

@@ -44,7 +44,6 @@ OPEN_MAX: Final = 2048  # questions of a connection; one that has none open may 
 CROWD: Final = 4096  # of all: then each may have only so many
 CROWDED_MAX: Final = 16
 UNTAKEN_BYTES_MAX: Final = 16 * 1024 * 1024  # of a connection: results and answers that come then are not sent
-LOST: Final = "the state machine's state is lost here, and comes from the leader: ask another member"
 NOT_TAKEN: Final = "the answers before this one were not taken: read them first"
 
 
@@ -149,8 +148,9 @@ class MachineRequests:
             refused = (ResponseCode.LEADER_PENDING_FULL, -1, text.encode())
             connection.answer(frame, *encode_question_answer([refused] * count))
             return
-        if self._driver.replica.applying.needs_state_from >= 0:
-            refused = (ResponseCode.ILLEGAL_MEMBER_STATE, -1, LOST.encode())
+        unfit = self._driver.replica.applying.unfit
+        if unfit:
+            refused = (ResponseCode.ILLEGAL_MEMBER_STATE, -1, f"ask another member: {unfit}".encode())
             connection.answer(frame, *encode_question_answer([refused] * count))
             return
         self._quota.take(connection, count, size)

@@ -77,7 +77,7 @@ class Caller:
         self.at = -1  # the last entry that is in the state
         self.term = -1  # its term; -1: unknown, or none
         self.time_ms = 0
-        self._chain: int | None = None
+        self.chain: int | None = None  # that entry's; None: not known
         self._next_pos: int | None = None
         self.stopped_by = ""  # the entry that could not be applied, and why
         self._waiting: deque[Question] = deque()
@@ -96,7 +96,7 @@ class Caller:
         at, self.at = self.at, -1
         self.stopped_by = f"the snapshot up to entry {meta.index} could not be loaded over the state of entry {at}"
         self._machine.load(pieces)
-        self.at, self.term, self._chain, self._next_pos = meta.index, meta.term, meta.chain, meta.next_pos
+        self.at, self.term, self.chain, self._next_pos = meta.index, meta.term, meta.chain, meta.next_pos
         time_ms = meta.more.get(TIME_KEY, 0)
         self.time_ms = time_ms if type(time_ms) is int else 0
         self.stopped_by = ""
@@ -106,7 +106,7 @@ class Caller:
         """What a snapshot of the present state stands for. Raises ValueError where there is none to be saved."""
         if self.stopped_by or self.at < 0:
             raise ValueError(self.stopped_by or "nothing is applied yet")
-        return SnapshotMeta(self.at, self.term, self._chain, self._next_pos, more={TIME_KEY: self.time_ms})
+        return SnapshotMeta(self.at, self.term, self.chain, self._next_pos, more={TIME_KEY: self.time_ms})
 
     def save(self, write: Write) -> None:
         self._machine.save(write)
@@ -144,7 +144,7 @@ class Caller:
         last = unpack_record(records, offset)
         self.at, self.term = last.index, last.term
         sealed = last.chain_crc or last.body_crc
-        self._chain, self._next_pos = last.chain_crc if sealed else None, last.pos + last.size
+        self.chain, self._next_pos = last.chain_crc if sealed else None, last.pos + last.size
 
     def _stop(self, error: str) -> None:
         self.stopped_by = (

@@ -22,7 +22,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024  # a report's results and a frame's an
 _HEAD: Final = struct.Struct(">IB")
 _BATCH: Final = struct.Struct(">qqqB")
 _QUESTION: Final = struct.Struct(">QqII")
-_STANDS: Final = struct.Struct(">qqqq")
+_STANDS: Final = struct.Struct(">qqqqq")
 _APPLIED: Final = struct.Struct(">qqqI")
 _ANSWERS: Final = struct.Struct(">QI")
 _SAVED: Final = struct.Struct(">qB")
@@ -80,6 +80,7 @@ class StandsFrame:
 
     index: int
     term: int | None
+    chain: int | None
     saved_index: int
     wake_at_ms: int | None
 
@@ -193,13 +194,14 @@ def _number(value: int | None) -> int:
 
 
 def stands(one: StandsFrame) -> list[BytesLike]:
-    packed = _STANDS.pack(one.index, _number(one.term), one.saved_index, _number(one.wake_at_ms))
+    marks = one.index, _number(one.term), _number(one.chain)
+    packed = _STANDS.pack(*marks, one.saved_index, _number(one.wake_at_ms))
     return frame(Kind.STANDS, packed)
 
 
 def read_stands(body: memoryview) -> StandsFrame:
-    index, term, saved_index, wake_at_ms = _STANDS.unpack_from(body)
-    return StandsFrame(index, _or_none(term), saved_index, _or_none(wake_at_ms))
+    index, term, chain, saved_index, wake_at_ms = _STANDS.unpack_from(body)
+    return StandsFrame(index, _or_none(term), _or_none(chain), saved_index, _or_none(wake_at_ms))
 
 
 def applied(one: AppliedFrame) -> list[BytesLike]:

@@ -171,7 +171,7 @@ class Process:
         self._stood += 1
         caller = self._caller
         term = caller.term if caller.at >= 0 else None
-        self._out += frames.stands(StandsFrame(caller.at, term, self._saved_index, caller.wake_at_ms()))
+        self._out += frames.stands(StandsFrame(caller.at, term, caller.chain, self._saved_index, caller.wake_at_ms()))
 
     # --- snapshots ------------------------------------------------------------------------------------------------
     def _load(self) -> bool:

@@ -41,7 +41,7 @@ class Inside:
     def stand(self) -> None:
         assert self.reports is not None
         term = self.caller.term if self.caller.at >= 0 else None
-        self.life = self.reports.stands(self.caller.at, term)
+        self.life = self.reports.stands(self.caller.at, term, self.caller.chain)
 
     def apply(self, batch: Batch) -> None:
         if not self.held:

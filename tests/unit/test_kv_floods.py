@@ -253,7 +253,7 @@ class Slow:
 
 def test_the_watches_of_a_crowd_keep_nobody_from_asking() -> None:
     machine = Slow()
-    driver = SimpleNamespace(replica=SimpleNamespace(applying=SimpleNamespace(needs_state_from=-1)))
+    driver = SimpleNamespace(replica=SimpleNamespace(applying=SimpleNamespace(unfit="")))
     requests = MachineRequests(driver, machine, None, Quota())  # type: ignore[arg-type]
 
     def ask(peer: Peer, count: int) -> None:

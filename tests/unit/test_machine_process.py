@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -178,6 +179,33 @@ def test_a_state_is_saved_in_steps_while_commands_go_on(tmp_path: Path) -> None:
     pieces: list[bytes] = []
     right.save(pieces.append)
     assert b"".join(snapshots.pieces_of(found)) == b"".join(pieces)
+
+
+def test_a_snapshot_of_another_group_is_neither_fed_nor_asked(tmp_path: Path) -> None:
+    """Of the same entries and term: only the chain tells. It was taken for the state, without a word."""
+    folders = [tmp_path / name for name in ("ours", "other")]
+    stores = []
+    for folder in folders:
+
+        async def write(
+            engine: Engine, machine: MachineProcess, client: MachineClient, name: str = folder.name
+        ) -> None:
+            for number in range(6):
+                await client.command(b"%s%d" % (name.encode(), number))
+            assert (await saved(machine))[1] == ""
+
+        folder.mkdir()
+        stores.append(run(folder, write))
+    ours, other = (folder / snapshots.FOLDER for folder in folders)
+    shutil.rmtree(ours)
+    shutil.copytree(other, ours)
+
+    async def read(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await until(lambda: "applier_diverged" in alarms(engine))
+        assert "its snapshots are of another history" in alarms(engine)["applier_diverged"]
+        assert "its snapshots are of another history" in engine.replica.applying.unfit
+
+    run(folders[0], read, store=stores[0])
 
 
 def test_what_cannot_be_applied_stops_there_names_the_entry_and_is_not_skipped(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Engine:
     """A leader; `proposed` is what came to the core, which ends nothing by itself."""
 
     def __init__(self) -> None:
-        applying = SimpleNamespace(needs_state_from=-1, failing="")
+        applying = SimpleNamespace(needs_state_from=-1, failing="", unfit="")
         self.replica = SimpleNamespace(role=Role.LEADER, applied_index=3, committed_index=9, applying=applying)
         self.proposals = self
         self.proposed: list[Proposal] = []

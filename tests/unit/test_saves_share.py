@@ -17,7 +17,7 @@ from node.state_machine.frames import BatchFrame
 from node.state_machine.kind import Type, body_of, kind_of
 from node.state_machine.kv import KeyValue
 from node.state_machine.process import SAVES_SHARE, Options, Process
-from node.state_machine.saving import SteppedSave
+from node.state_machine.saving import SteppedSave, Target
 from node.store.errors import StoreFull
 from node.store.memory_store import MemoryStore
 
@@ -74,7 +74,7 @@ def test_a_save_that_fails_on_the_disk_says_so_and_names_no_snapshot(
         raise StoreFull("No space left on device")
 
     monkeypatch.setattr(snapshots.SnapshotWriter, "write" if fails_at == "the first piece" else "commit", full)
-    save = SteppedSave(iter([b"a", b"b"]), snapshots.SnapshotMeta(4, 1), tmp_path, 3)
+    save = SteppedSave(iter([b"a", b"b"]), Target(snapshots.SnapshotMeta(4, 1), tmp_path, 3))
     for _ in range(3):
         save._next_ns = 0
         save.step(time.monotonic_ns())

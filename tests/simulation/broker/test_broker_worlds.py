@@ -33,7 +33,7 @@ def test_a_world_is_the_same_again_and_everything_happens_in_some() -> None:
     """Else they would prove nothing."""
     everything = {"delayed": 0.2, "halves": 0.3, "broker_crash": 0.7, "sends": 60.0, "transfers": 0.5}
     counts: Counter[str] = Counter()
-    for seed in (1, 2, 3):
+    for seed in (3, 7, 8):
         result = run_seed(seed, 2 * STEPS, everything)
         assert result.violation is None, f"seed {seed}: {result.violation}"
         counts.update(result.coverage)

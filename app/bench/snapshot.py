@@ -31,6 +31,7 @@ from node.protocol.codes import ResponseCode
 
 KEYS: Final = 20_000
 FILLED_TOGETHER: Final = 256
+APPLIED_WITHIN_S: Final = 60.0
 SAVED_WITHIN_S: Final = 600.0
 SETTLE_S: Final = 1.0
 PHASE_S_MIN: Final = 2.0
@@ -64,6 +65,20 @@ async def fill(store: KvClient, state_mb: int, value_bytes: int) -> int:
     return count
 
 
+async def applied_everywhere(client: LedgerClient, members: list[str]) -> None:
+    """Waits until every member has applied what is committed now. Raises TimeoutError."""
+    committed_index = int((await client.state(await client.leader()))["log"]["committed_index"])
+
+    async def applied_index(member_id: str) -> int:
+        index = (await client.state(member_id))["log"]["applied_index"]
+        return -1 if index is None else int(index)
+
+    async with asyncio.timeout(APPLIED_WITHIN_S):
+        for member_id in members:
+            while await applied_index(member_id) < committed_index:  # noqa: ASYNC110 - another process's
+                await asyncio.sleep(0.05)
+
+
 async def save_everywhere(client: LedgerClient, members: list[str]) -> list[float]:
     """Seconds that each member's save took. Raises RuntimeError."""
 
@@ -89,6 +104,7 @@ async def _run(options: SnapshotOptions) -> dict[str, Any]:
         say(f"putting {options.state_mb} MB")
         await fill(store, options.state_mb, options.value_bytes)
         puts, members = Puts(store, keys_of(KEYS)), list(cluster.processes)
+        await applied_everywhere(client, members)
         phase_s = max(PHASE_S_MIN, *(await save_everywhere(client, members)))
         say(f"a save takes {phase_s:.1f} s with nobody writing")
         held = await leadership(client)

@@ -37,14 +37,14 @@ class Metronome:
         self._ticked_at = self._ran_at = now_ns()  # the second: when it ticked last, or armed its timer
         self._stopped = False
         self.owed = False
-        self.gap_ns = 0  # before the last tick
-        self.gap_max_ns = 0
+        self.gap_ns = self.gap_max_ns = 0  # the first: the longest one between the last two ticks
+        self._gap_ns = 0  # the longest one since the last tick
         self._lateness = Lateness()
 
     def arm(self, at: int, now: int) -> None:
         """A tick at `at`. One that is armed for a little sooner is left alone, and does no harm."""
         at = min(at, now + self.longest_ns)
-        self._ran_at = now
+        self._runs(now)
         if self.owed or self._stopped:
             return  # its turn arms the next one
         if self._timer is not None:
@@ -61,6 +61,11 @@ class Metronome:
         latest = self._ticked_at + PUT_OFF_TIMES * self.longest_ns
         return at - self._timer_at >= WORTH_NS and at <= latest
 
+    def _runs(self, now: int) -> None:
+        self._gap_ns = max(self._gap_ns, now - self._ran_at)
+        self.gap_max_ns = max(self.gap_max_ns, self._gap_ns)
+        self._ran_at = now
+
     def _fired(self) -> None:
         self._timer = None
         self.owed = True
@@ -75,9 +80,9 @@ class Metronome:
             return
         now = self._now_ns()
         self._lateness.came(self._timer_at, now)
-        self.gap_ns = now - self._ran_at
-        self.gap_max_ns = max(self.gap_max_ns, self.gap_ns)
-        self._ticked_at = self._ran_at = now
+        self._runs(now)
+        self.gap_ns, self._gap_ns = self._gap_ns, 0
+        self._ticked_at = now
         self._woken()
         self._tick(now)
 

@@ -184,6 +184,26 @@ def test_a_loop_that_arms_its_timer_stands_not_still() -> None:
     with_clock(story)
 
 
+def test_a_loop_that_stood_still_and_arms_its_timer_first_stood_still_all_the_same() -> None:
+    """What arrived meanwhile is handled before the tick that is owed."""
+
+    def story(clock: Clock) -> None:
+        metronome = clock.metronome
+        metronome.arm(clock.now + 100 * MS, clock.now)
+        clock.now += 700 * MS
+        metronome.arm(clock.now + 100 * MS, clock.now)
+        assert metronome.gap_max_ns == 700 * MS
+        clock.now += 100 * MS
+        clock.fires()
+        assert metronome.gap_ns == metronome.gap_max_ns == 700 * MS
+        metronome.arm(clock.now + 100 * MS, clock.now)
+        clock.now += 100 * MS
+        clock.fires()
+        assert (metronome.gap_ns, metronome.gap_max_ns) == (100 * MS, 700 * MS)
+
+    with_clock(story)
+
+
 def test_a_timer_that_gives_way_too_late_was_late() -> None:
     def story(clock: Clock) -> None:
         began = clock.now

@@ -147,7 +147,11 @@ class Disk:
         """Reports to `done` whether the disk has space; False where it does not even answer."""
 
         def finished(outcome: Ended[bool]) -> None:
-            if not self._closed:
+            if self._closed:
+                return
+            if isinstance(outcome.error, StoreIOError):
+                self._fail(f"zeroing what was cut failed: {outcome.error}")
+            else:
                 done(outcome.value is True)
 
         self._writer.run(self._store.has_space, finished)

@@ -166,15 +166,15 @@ class Durability:
     def sync_all(self) -> None:
         """Syncs everything, and says that the stop was a clean one. Raises StoreIOError."""
         files = self.files
-        if files.left_behind is not None:
-            with suppress(StoreFull):
+        with suppress(StoreFull):
+            if files.left_behind is not None:
                 files.take_back(*files.left_behind)
+            files.clear(files.end)
+        left = files.left_behind is not None or files.half_cut is not None
         files.data.sync()
         files.index.sync()
         files.keep_layout()
         self.durable = files.end
         with suppress(StoreFull):  # without a slot that says "clean" the next start reads more, and finds it
-            slot = self._slot(
-                self.durable, index_durable=self.durable.index, clean=self.may_say_clean and files.left_behind is None
-            )
+            slot = self._slot(self.durable, index_durable=self.durable.index, clean=self.may_say_clean and not left)
             self.checkpoint.write_both(slot)

@@ -261,6 +261,11 @@ class FileStore(LogStore):
         self._hard_state = state
 
     def has_space(self) -> bool:
+        if self.files.half_cut is not None:
+            try:
+                self.files.finish_cut()
+            except StoreFull:
+                return False
         free = self.files.platform.space_left_bytes(self.directory)
         return free is None or free >= self.files.data.ahead_bytes
 

@@ -65,6 +65,7 @@ class LogFiles:
         self.is_cutting = False  # while one runs, no group commit may name what is being cut
         self.failed = False
         self.left_behind: tuple[int, int] | None = None  # see `take_back`
+        self.half_cut: tuple[int, int] | None = None  # see `clear`
         self._terms_lock = threading.Lock()  # a thread mends while the loop appends the first entry of a new term
 
     # --- looking up ----------------------------------------------------------------------------------------------
@@ -188,6 +189,7 @@ class LogFiles:
         self.ring, self.terms = RecentSlabs(), TermTable()
         self.sealed_from = base.meta.index + 1
         self.snapshots = None if self.snapshots is None else SnapshotMarks()
+        self.left_behind = self.half_cut = None  # with the files
         self.unsealed.restart(self.begin_cursor())
         self.end = self.begin_mark()
         self.on_end(self.end.index)
@@ -219,19 +221,47 @@ class LogFiles:
             raise StoreIOError(f"clearing what was written beyond entry {end.index}: {error}") from error
         self.left_behind = None
 
-    def clear(self, from_pos: int, to_pos: int, from_index: int, to_index: int) -> None:
-        """Zeroes what is behind an end, and removes the files that held nothing else. Raises StoreIOError."""
+    def begin_cut(self) -> None:
+        """Whatever is on the disk is behind the end soon, and to be cleared: what could not be taken back, too."""
+        places = [(self.end.end_pos, self.end.index), self.left_behind, self.half_cut]
+        known = [place for place in places if place is not None]
+        self.half_cut = max(pos for pos, _ in known), max(index for _, index in known)
+        self.left_behind = None
+
+    def clear(self, last: Mark) -> None:
+        """Zeroes what was cut behind `last`, removes the files that held nothing else, and syncs. A writer's work.
+
+        Where there is no space for the zeros, `half_cut` goes on saying how far they are wanted, and nothing is
+        appended before they are there. Until then a start finds a part of what was cut, from its front on, in the log
+        again: entries that nobody counts on, and their leader has them cut once more. Raises StoreFull, StoreIOError.
+        """
+        if self.half_cut is None:
+            return
+        to_pos, last_index = self.half_cut
+        from_unit = (last.index + 1) * INDEX_UNIT_BYTES
         try:
-            last = self.data.find(from_pos if from_pos == self.begin_pos else from_pos - 1)
-            end_pos = max(to_pos, from_pos + BLANK_BYTES)
-            self.data.zero(from_pos, end_pos)  # also for readers that hold the files open
-            if last is not None:
-                self.data.drop_from(last.end)
-            self.index.zero(from_index * INDEX_UNIT_BYTES, to_index * INDEX_UNIT_BYTES)
-            self.index.drop_from(from_index * INDEX_UNIT_BYTES)
-        except (StoreIOError, StoreFull) as error:
+            last_file = self.data.find(last.end_pos if last.end_pos == self.begin_pos else last.end_pos - 1)
+            # Also for readers that hold the files open; and the filler behind the last entry goes.
+            self.data.zero(last.end_pos, max(to_pos, last.end_pos + BLANK_BYTES))
+            if last_file is not None:
+                self.data.drop_from(last_file.end)
+            self.index.zero(from_unit, (last_index + 1) * INDEX_UNIT_BYTES)
+            self.index.drop_from(from_unit)
+            self.data.sync()
+            self.index.sync()
+        except StoreIOError as error:
             self.failed = True
-            raise StoreIOError(f"clearing what was written beyond entry {from_index - 1}: {error}") from error
+            raise StoreIOError(f"clearing what was cut behind entry {last.index}: {error}") from error
+        self.half_cut = None
+
+    def finish_cut(self) -> None:
+        """What a cut found no space for. A writer's work. Raises StoreFull, StoreIOError."""
+        self.refuse_after_failure()
+        self.is_cutting = True
+        try:
+            self.clear(self.end)
+        finally:
+            self.is_cutting = False
 
     def close(self) -> None:
         """Closes every file; nothing is synced here."""

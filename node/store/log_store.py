@@ -274,7 +274,7 @@ class LogStore(ABC):
         """Keeps `faults` on disk, where the next start looks again; a writer's work. Raises StoreIOError."""
 
     def has_space(self) -> bool:
-        """Whether the disk has the space that is allocated ahead next (S8). Asks the disk: not on the loop."""
+        """Whether there is space to allocate ahead (S8), once a cut has its zeros. A writer's work; StoreIOError."""
         return True
 
     @abstractmethod
@@ -347,7 +347,8 @@ class LogStore(ABC):
     def truncate(self, cut_index: int, record: TruncationRecord) -> None:
         """Archives [cut_index, end], lowers both checkpoint slots, zeroes the cut; all synced on return (SAFETY S4).
 
-        Raises StoreFull when the archive cannot be written: then nothing was cut.
+        Raises StoreFull when the archive or the slots cannot be written: then nothing was cut. Where only the zeros
+        find no space it is cut all the same, and appends are refused (StoreFull) until `has_space` could write them.
         """
 
     @property

@@ -85,6 +85,8 @@ class LogWriter:
         Only that: where what is overwritten needs space of its own, zeros over what is zeros already find none either.
         """
         files = self._files
+        if files.half_cut is not None:
+            raise StoreFull("no space left for the zeros over what was cut, and nothing is appended before them")
         if files.left_behind is not None:
             self._clear_first(files.left_behind)
         end_pos = written_pos = files.end.end_pos

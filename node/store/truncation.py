@@ -1,12 +1,14 @@
 """Making a log shorter: cuts at its end (SAFETY S4), and a prefix that is not needed any more.
 
-Invariants: what is cut was archived before, and both checkpoint slots are lowered before a byte goes; a base is durable
-before what is below it goes. Cuts run in the writing thread, while the loop appends nothing.
+Invariants: what is cut was archived before, and both checkpoint slots are lowered before a byte goes; nothing is
+appended before what was cut is zeroed, durably; a base is durable before what is below it goes. Cuts run in the writing
+thread, while the loop appends nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +18,7 @@ from node.protocol.group_members import members_in
 from node.store.cold_reads import ColdReads
 from node.store.disk_log import find_record, read_raw_slab
 from node.store.durability import Durability
-from node.store.errors import StoreCorrupt
+from node.store.errors import StoreCorrupt, StoreFull
 from node.store.faults.fault_set import FaultSet
 from node.store.faults.healing import Healer
 from node.store.files.hard_state import keep_reserve, with_reserve
@@ -63,12 +65,12 @@ class Truncation:
             files.is_cutting = False
 
     def _cut(self, last: Mark, cut_index: int) -> None:
-        """Lowers the slots, zeroes, syncs; then the log ends at `last`."""
+        """Lowers the slots, zeroes, syncs; then the log ends at `last`, also where the zeros found no space yet."""
         files = self._files
         self._durability.lower_to(last)
-        files.clear(last.end_pos, files.end.end_pos, cut_index, files.end.index + 1)
-        files.data.sync()
-        files.index.sync()
+        files.begin_cut()
+        with suppress(StoreFull):  # the next append says so
+            files.clear(last)
         files.end_at(last)
         self._durability.end_at(last)
         self._faults.cut(cut_index)

@@ -162,6 +162,11 @@ class SimulatedPlatform:
         if faults.short_write_next:
             faults.short_write_next = False
             length = self._rng.randrange(1, length) if length > 1 else length
+        if faults.no_space_for and length:
+            taken, faults.no_space_in = faults.no_space_in > 0, max(0, faults.no_space_in - 1)
+            if not taken:
+                faults.no_space_for -= 1
+                raise OSError(errno.ENOSPC, "No space left on device", path)
         if faults.enospc or faults.free_bytes is not None:
             length = self._allocate(file, offset, length)
             if length == 0 and len(data):

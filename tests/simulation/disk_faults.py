@@ -23,6 +23,8 @@ class DiskFaults:
     fsync_error_next: bool = False  # one fdatasync or fsync of a file fails
     lose_writes_of: str = ""  # the next sync of a file with this in its path calls durable what never gets to the disk
     enospc: bool = False  # nothing new can be allocated; what is allocated can be written
+    no_space_for: int = 0  # so many writes are refused for that, also over what is allocated (a disk that copies it),
+    no_space_in: int = 0  # once so many have been taken
     free_bytes: int | None = None  # so many can be allocated still, in whole sectors; None: no bound
     short_write_next: bool = False  # one write takes only a part of its bytes
     misdirect_next: bool = False  # one write lands elsewhere in its file, the right place keeps what it had

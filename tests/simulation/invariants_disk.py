@@ -283,7 +283,9 @@ class Disks(Observer):
             self._behind_end(member)
 
     def _behind_end(self, member: Member) -> None:
-        """Zeros only, in the file of the last record and in those after it."""
+        """Zeros only, in the file of the last record and in those after it, once they found space."""
+        if member.store is not None and member.store.files.half_cut is not None:
+            return
         mirror = self._mirrors.of[member.id]
         last = mirror.entries.last
         if last is None and mirror.entries:

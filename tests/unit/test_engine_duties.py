@@ -147,6 +147,11 @@ class Failing(MemoryStore):
     def save_faults(self) -> None:
         self.saves += 1
 
+    def has_space(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        return True
+
 
 def with_disk(
     work: Callable[[Disk, Failing, list[str]], Awaitable[None]], damaged: Callable[..., None] = print
@@ -188,6 +193,24 @@ def test_a_file_that_did_not_go_is_not_said_to_be_gone(
     async def work(disk: Disk, store: Failing, failed: list[str]) -> None:
         store.error, said = error, []  # type: tuple[BaseException | None, list[str]]
         disk.remove_prefix(3, False, said.append)
+        await until(lambda: bool(said or failed))
+        assert (said, bool(failed)) == (told, ends)
+
+    with_disk(work)
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "ends"),
+    [(None, [True], False), (OSError("statvfs: I/O error"), [False], False), (StoreIOError("fsync failed"), [], True)],
+)
+def test_a_failed_sync_of_a_cut_that_waited_for_space_ends_the_engine(
+    error: BaseException | None, told: list[bool], ends: bool
+) -> None:
+    """The try for space writes the zeros that a cut found none for; only that the disk does not answer is no end."""
+
+    async def work(disk: Disk, store: Failing, failed: list[str]) -> None:
+        store.error, said = error, []  # type: tuple[BaseException | None, list[bool]]
+        disk.ask_space(said.append)
         await until(lambda: bool(said or failed))
         assert (said, bool(failed)) == (told, ends)
 

@@ -37,9 +37,11 @@ class CopyingDisk(OsPlatform):
     def __init__(self) -> None:
         self.writes_left: int | None = None  # None: there is space
         self.takes_bytes = 0  # of the write that finds none: so much it still takes
+        self.counts_zeros_alone = False
+        self.error = errno.ENOSPC
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:  # type: ignore[override]
-        if self.writes_left is None:
+        if self.writes_left is None or (self.counts_zeros_alone and any(data)):
             return os.pwrite(fd, data, offset)
         if self.writes_left > 0:
             self.writes_left -= 1
@@ -47,7 +49,7 @@ class CopyingDisk(OsPlatform):
         if 0 < self.takes_bytes < len(data):
             taken, self.takes_bytes = self.takes_bytes, 0
             return os.pwrite(fd, data[:taken], offset)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(self.error, os.strerror(self.error))
 
 
 @pytest.mark.parametrize("takes_bytes", [0, 1, 100, 4500])
@@ -319,4 +321,126 @@ def test_a_full_disk_is_made_room_on_by_removing_the_front_of_the_log(tmp_path: 
     store.close()
     again = open_store(tmp_path / "store", disk)
     assert (again.begin_index, again.end_index) == (survey.files[2].first_index, 200)
+    again.close()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("body_bytes", [10, 700, 3000])
+def test_a_cut_whose_zeros_find_no_space_is_made_once_there_is_some(
+    tmp_path: Path, body_bytes: int, error: int
+) -> None:
+    """It ended the engine, and with it the member, each time that its leader ordered the cut again."""
+    for writes_left in range(0, 200, 7):
+        disk = CopyingDisk()
+        disk.error = error
+        directory = tmp_path / f"store-{writes_left}"
+        sizes = {"data_file_size": DATA_BYTES, "index_file_size": INDEX_BYTES, "platform": disk}
+        store = store_fixtures.open_store(directory, **sizes)
+        for number in range(90):
+            store.append_as_leader([b"%d:" % number + b"x" * body_bytes], 1)
+        store_fixtures.sync(store)
+        kept = store_fixtures.entries_of(store)[:3]
+        disk.writes_left = writes_left
+        try:
+            store.truncate(3, store_fixtures.record(store, 3))
+        except StoreFull:  # the archive, or a slot: nothing was cut
+            assert store.end_index == 89 and store.files.half_cut is None
+            disk.writes_left = None
+            store.truncate(3, store_fixtures.record(store, 3))
+        assert not store.failed and store_fixtures.entries_of(store) == kept
+        if store.files.half_cut is not None:
+            for _ in range(2):  # nothing is appended in front of what the zeros do not cover yet
+                with pytest.raises(StoreFull) as refused:
+                    store.append_as_leader([b"more"], 2)
+                assert not refused.value.leaves_bytes
+            assert store_fixtures.sync(store) == 2
+            assert not store.has_space() and not store.failed
+            disk.writes_left = 3
+            store.has_space()
+        disk.writes_left = None
+        store.has_space()
+        assert store.files.half_cut is None
+        assert not store.files.data.has_bytes(store.files.end.end_pos)
+        store.append_as_leader([b"of the new leader"], 2)
+        assert store_fixtures.sync(store) == 3
+        expected = store_fixtures.entries_of(store)
+        store_fixtures.kill(store)
+        again = store_fixtures.open_store(directory, **sizes)
+        assert store_fixtures.entries_of(again) == expected and not again.faults
+        assert not any("corrupt" in alarm or "damaged" in alarm for alarm in again.alarms), again.alarms
+        again.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "stopped with space"])
+@pytest.mark.parametrize("writes_left", [0, 4, 20, 40, 60])
+def test_what_a_start_finds_of_a_half_made_cut_is_a_part_of_what_was_held(
+    tmp_path: Path, writes_left: int, how: str
+) -> None:
+    """From its front on, whole and in order, and nothing of it is said to be durable: its leader has it cut again."""
+    disk = CopyingDisk()
+    sizes = {"data_file_size": DATA_BYTES, "index_file_size": INDEX_BYTES, "platform": disk}
+    store = store_fixtures.open_store(tmp_path / "store", **sizes)
+    store_fixtures.fill(store, 2, 150)
+    store_fixtures.sync(store)
+    before = store_fixtures.entries_of(store)
+    order = store_fixtures.record(store, 100)
+    disk.counts_zeros_alone, disk.writes_left = True, writes_left
+    store.truncate(100, order)
+    assert store.files.half_cut is not None and store.end_index == 99
+    if how == "killed":
+        store_fixtures.kill(store)
+    else:
+        disk.writes_left = None if how == "stopped with space" else 0
+        store.close()
+    disk.writes_left = None
+    again = store_fixtures.open_store(tmp_path / "store", **sizes)
+    found = store_fixtures.entries_of(again)
+    assert found == before[: len(found)] and len(found) >= 100 and again.faults == ()
+    if how == "stopped with space":
+        assert len(found) == 100
+    if len(found) > 100:
+        again.truncate(100, store_fixtures.record(again, 100))
+    again.append_as_leader([b"of the new leader"], 3)
+    expected = store_fixtures.entries_of(again)
+    again.close()
+    last = store_fixtures.open_store(tmp_path / "store", **sizes)
+    assert store_fixtures.entries_of(last) == expected and last.faults == () and not last.alarms
+    last.close()
+
+
+class KeepingDisk(CopyingDisk):
+    """Removing a file takes space, too, where the list of names is copied."""
+
+    def remove_large(self, path: Path) -> None:
+        if self.writes_left == 0:
+            raise OSError(self.error, os.strerror(self.error))
+        super().remove_large(path)
+
+
+@pytest.mark.parametrize("writes_left", range(8))
+def test_a_file_that_cannot_be_removed_gives_nothing_back_later(tmp_path: Path, writes_left: int) -> None:
+    """It was forgotten, with the refused entries in it: the next file of that name began with them."""
+    disk = KeepingDisk()
+    sizes = {"data_file_size": DATA_BYTES, "index_file_size": INDEX_BYTES, "platform": disk}
+    store = store_fixtures.open_store(tmp_path / "store", **sizes)
+    store.append_as_leader([b"x" * 3000] * 20, 1)
+    store_fixtures.sync(store)
+    disk.writes_left = writes_left
+    try:
+        store.append_as_leader([b"refused" * 1000] * 2, 1)
+        store.append_as_leader([b"refused" * 1000] * 20, 1)
+    except StoreFull:
+        pass
+    disk.writes_left = None
+    store.append_as_leader([b"y" * 4600], 2)
+    store_fixtures.sync(store)
+    expected = store_fixtures.entries_of(store)
+    store_fixtures.kill(store)
+    again = store_fixtures.open_store(tmp_path / "store", **sizes)
+    assert (
+        store_fixtures.entries_of(again) == expected
+        and again.faults == ()
+        and not again.files.data.has_bytes(again.files.end.end_pos)
+    )
+    assert not any("damaged" in alarm for alarm in again.alarms), again.alarms
     again.close()

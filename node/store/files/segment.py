@@ -196,6 +196,16 @@ class Segment:
                 return self._read_around(pos - self.start, length, self.on_unreadable)
             raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
 
+    def cannot_read(self, pos: int, length: int) -> bool:
+        """Whether a part of that range is on a page that the disk cannot read. Raises StoreIOError."""
+        try:
+            self._platform.pread(self._fd, max(0, min(length, self.end - pos)), pos - self.start)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                return True
+            raise StoreIOError(f"reading {length} bytes at {pos} of {self.path}: {error.strerror}") from error
+        return False
+
     def _read_around(self, offset: int, length: int, note: Callable[[str], None]) -> bytes:
         """Page by page: a sector that is lost must not take its neighbours along. Raises StoreIOError."""
         pieces: list[bytes] = []

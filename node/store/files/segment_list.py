@@ -315,16 +315,17 @@ class SegmentList:
 
     def _drop(self, starts: list[int], *, sync_later: bool = False) -> None:
         for start in starts:
-            segment = self._segments.pop(start)
-            self.dirty.discard(segment)
+            segment = self._segments[start]
             try:
                 self._platform.remove_large(segment.path)
-            except OSError as error:
+            except OSError as error:  # it stays in the row: what is in it is still to go
                 raise wrap(error, f"removing {segment.path}") from error
             # Not closed here: a thread may be reading from it; the descriptor goes with its last user.
-        if starts:
+            del self._segments[start]
+            self.dirty.discard(segment)
             self._first = min(self._segments, default=0)
             self._last = self._segments[max(self._segments)] if self._segments else None
+        if starts:
             if sync_later:
                 self.dirty.add(self._names)
             else:

@@ -1,7 +1,8 @@
 """Judges the bytes at a log's end: a clean end, a torn tail, a Java node's remnants, or corruption (SAFETY S3).
 
-Invariants: only damage that is wholly explained by sectors that were never written is a torn tail; only bytes that the
-index file does not claim for the expected entry are remnants; everything else is corruption. Reads only.
+Invariants: only damage that is wholly explained by sectors that were never written is a torn tail; what the disk cannot
+read was written, for all that is known; only bytes that the index file does not claim for the expected entry are
+remnants; everything else is corruption. Reads only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from node.store.files.segment_list import SegmentList
 from node.store.recovery.walk import Cursor, Stop, Walk
 
 _ENTRY_MAGICS = (Magic.NORMAL, Magic.NOOP, Magic.CONFIG_CHANGE)
+_HEAD_ZEROS = 3  # an entry's magic is big-endian and small: so many zeros begin it, and say nothing
 _EMPTY_USED_BYTES = 40  # of an entry without a body: behind the chain CRC its head holds zeros only
 
 
@@ -122,7 +124,7 @@ def _explain(data: SegmentList, at: Cursor, last_used: int) -> tuple[bool, int |
         return False, None
     to_sector_end = SECTOR_BYTES - (at.pos - segment.start) % SECTOR_BYTES
     raw = segment.read(at.pos, HEAD_BYTES)
-    if not any(segment.read(at.pos, to_sector_end)):
+    if to_sector_end > _HEAD_ZEROS and not any(segment.read(at.pos, to_sector_end)):
         return True, None
     used_bytes = last_used - at.pos + 1
     if len(raw) < HEAD_BYTES:
@@ -143,6 +145,8 @@ def _explain(data: SegmentList, at: Cursor, last_used: int) -> tuple[bool, int |
         return False, None
     if head_written < 8:
         return True, None
+    if segment.cannot_read(at.pos, size):
+        return False, size
     if used_bytes < (_EMPTY_USED_BYTES if size == HEAD_BYTES else size):
         return True, size
     start = at.pos + to_sector_end

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
+from node.store.errors import StoreFull
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
 from tests.simulation.mutants.replication import slot_first
 
@@ -16,6 +19,25 @@ RECOVERY = "node.store.recovery.log_recovery:Recovery."
 # Machines that lose their page cache while much is in it.
 OUTAGES: dict[str, Any] = {"members": 3, "power_loss": 4.0, "crash": 3.0, "sync_ms": 6.0, "appends": 150.0}
 CUTS: dict[str, Any] = {**OUTAGES, "isolate_leader": 5.0, "reset": 2.0}
+
+
+def fills(files: Any) -> None:
+    """Every other cut meets a disk that copies what is overwritten, and has no space for some of the zeros."""
+    if files.cuts % 4 == 1:
+        files.platform.faults.no_space_in, files.platform.faults.no_space_for = files.cuts % 3, 4
+
+
+FILLS = (Edit(TRUNCATION + "_cut", "files.begin_cut()", "files.begin_cut()\n    fills(files)"),)
+
+
+@contextmanager
+def counting(tally: Any) -> Iterator[None]:
+    """What finds no space there is counted, and goes on to whoever called."""
+    try:
+        yield
+    except StoreFull:
+        tally.left_out()
+        raise
 
 
 def sync_twice(platform: Any, fd: int) -> int:
@@ -146,11 +168,35 @@ STORAGE = (
         (
             Edit(
                 TRUNCATION + "_cut",
-                "files.clear(last.end_pos, files.end.end_pos, cut_index, files.end.index + 1)",
-                "MUTANT.left_out()",
+                "files.clear(last)",
+                "MUTANT.left_out()\n        files.half_cut = None",
             ),
         ),
         CUTS,
+    ),
+    Mutant(
+        "half_cut_appended_to",
+        "S4, S8",
+        "a log goes on in front of what a cut found no space to zero",
+        (
+            Edit(
+                "node.store.log_writer:LogWriter._write",
+                'raise StoreFull("no space left for the zeros over what was cut, and nothing is appended before them")',
+                "MUTANT.left_out()\n        files.half_cut = None",
+            ),
+        ),
+        CUTS,
+        {"fills": fills},
+        cause=FILLS,
+    ),
+    Mutant(
+        "half_cut_is_none",
+        "S4, S8",
+        "a cut whose zeros found no space is said not to be made, though a part of it is gone",
+        (Edit(TRUNCATION + "_cut", "with suppress(StoreFull):", "with counting(MUTANT):"),),
+        CUTS,
+        {"counting": counting, "fills": fills},
+        cause=FILLS,
     ),
     Mutant(
         "directory_not_synced",

@@ -243,6 +243,8 @@ class _Layers:
         elif not dot or table not in TABLES or name not in TABLES[table].model_fields:
             hint = "; did you mean the table [peers]?" if name == "peers" else _did_you_mean(key, known_keys())
             raise ConfigError(f"{origin}: unknown key {key}{hint}")
+        elif isinstance(value, str) and value.encode(errors="replace").decode() != value:  # no UTF-8: half pairs
+            raise ConfigError(f"{origin}: {key}: {value!a} is no text in UTF-8")
         else:
             self.tables[table][name] = value
         self.origin[key] = origin
@@ -344,9 +346,7 @@ def _put_environment(layers: _Layers, environ: Mapping[str, str]) -> None:
         table, _, name = key.partition(".")
         known[f"{PREFIX}{table}__{name}".upper()] = key
         known[f"{PREFIX}{table}_{name}".upper()] = key
-    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
-        if variable in OTHER_VARIABLES:
-            continue
+    for variable in sorted(name for name in environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES):
         if variable not in known:
             listed = [name for name in known if "__" in name or name == f"{PREFIX}PEERS"] + list(OTHER_VARIABLES)
             raise ConfigError(f"unknown variable {variable}{_did_you_mean(variable, listed)}")

@@ -98,7 +98,9 @@ def replica_specs(args: AuditArgs) -> list[ReplicaSpec]:
         raise CommandError(USAGE, f"--from {args.from_index} lies behind --to {args.to_index}")
     if args.cluster is not None and (args.nodes or args.stores):
         raise CommandError(USAGE, "--cluster names all replicas; give either it or --node and --store")
-    token = args.token or os.environ.get("QUORUMSCOPE_TOKEN")
+    token = args.token or os.environ.get("QUORUMSCOPE_TOKEN", "").strip() or None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise CommandError(USAGE, "the token holds characters that no token has: is all of it the token?")
     nodes = [ReplicaSpec("http", url, None, token, args.ca_file, args.group) for url in args.nodes]
     stores = [store_spec(text) for text in args.stores]
     if args.cluster is not None:

@@ -122,8 +122,9 @@ class Target:
 
 
 def say(text: str) -> None:
-    """Progress and remarks, for people."""
-    print(escaped_lines(text), file=sys.stderr, flush=True)
+    """Progress and remarks, for people. One that cannot be written (a full disk, no reader) changes no exit code."""
+    with contextlib.suppress(OSError):
+        print(escaped_lines(text), file=sys.stderr, flush=True)
 
 
 def show(text: str) -> None:
@@ -138,10 +139,9 @@ def terminal_width() -> int | None:
 
 def show_json(value: Any) -> None:
     """A result as JSON on stdout."""
-    if sys.stdout.isatty():
-        print(escaped_json(json.dumps(value, ensure_ascii=False, indent=2)), flush=True)
-    else:
-        print(json.dumps(value, ensure_ascii=False), flush=True)
+    on_terminal = sys.stdout.isatty()
+    text = json.dumps(value, ensure_ascii=False, indent=2 if on_terminal else None)
+    print(escaped_json(text) if on_terminal else text, flush=True)
 
 
 def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
@@ -163,7 +163,10 @@ def existing_directory(path: Path, option: str = "") -> Path:
 def token_of(token_file: Path | None) -> str | None:
     """The API token: a file that was named, else $QUORUMSCOPE_TOKEN. Raises Failure."""
     if token_file is None:
-        return os.environ.get("QUORUMSCOPE_TOKEN") or None
+        token = os.environ.get("QUORUMSCOPE_TOKEN", "").strip()
+        if not token.isascii() or not token.isprintable():
+            raise Failure(Exit.USAGE, "$QUORUMSCOPE_TOKEN holds characters that no token has: is all of it the token?")
+        return token or None
     try:
         return read_token(token_file)
     except ConfigError as error:
@@ -303,11 +306,10 @@ def control_call(
         reason = content.get("detail") or content.get("title")
         # It was reached, and said no: what was asked does not fit how things stand, or another group is asked for (400,
         # DLedger's UNKNOWN_GROUP). 404 without it: it is another kind of node.
+        denied = content.get("code") == 400
         code = Exit.FINDING if status in (409, 410, 412, 421, 422) else Exit.UNREACHABLE
-        code, kind = (
-            (Exit.DENIED, Failure) if content.get("code") == 400 else (code, NotThere if status == 404 else Failure)
-        )
-        raise kind(code, f"{url} answered {status}: {reason}")
+        kind = NotThere if status == 404 and not denied else Failure
+        raise kind(Exit.DENIED if denied else code, f"{url} answered {status}: {reason}")
     return content
 
 
@@ -356,8 +358,7 @@ def _read_bounded(base: str, pieces: Iterable[bytes]) -> bytes:
     for piece in pieces:
         body += piece
         if len(body) > CONTROL_ANSWER_BYTES_MAX:
-            text = f"{base} answered more than {CONTROL_ANSWER_BYTES_MAX} bytes: that is no control plane"
-            raise Failure(Exit.UNREACHABLE, text)
+            raise Failure(Exit.UNREACHABLE, f"{base} answered more than {CONTROL_ANSWER_BYTES_MAX >> 20} MiB")
         if time.monotonic() > ends_s:
             raise Failure(Exit.UNREACHABLE, f"{base} did not end its answer within {CONTROL_ANSWER_S:.0f} s")
     return bytes(body)

@@ -54,6 +54,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["append", "--node", "http://" + "a" * 300], "is no host name"),
         (["get", "0", "--node", "http://127.0.0.1:99999"], "65535"),
         (["status", "--node", "ftp://127.0.0.1:1"], "http"),
+        (["status", "--peers", PEERS, "--group", "a\udcff"], "'a\\udcff' is no text in UTF-8"),
         (["status", "--config", "nope.toml"], "nope.toml: there is no such file"),
         (["append", "/nope", "--peers", PEERS], "/nope"),
         (["append", "--split", "words"], "--split"),
@@ -282,6 +283,34 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: quorumscope {command} ")
     assert "range>" not in text.partition("Options:")[2], "every number says what it is"
+
+
+@pytest.mark.parametrize("token", ["ü", "\udcff", "two\nlines"])
+@pytest.mark.parametrize("arguments", [["status"], ["audit", "--store", "/tmp"], ["trim", "--through", "3"]])
+def test_a_token_that_no_header_carries_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], token: str
+) -> None:
+    """It ended in a traceback; a variable's bytes that are no UTF-8 come as halves of surrogate pairs."""
+    monkeypatch.setenv("QUORUMSCOPE_TOKEN", token)
+    assert run([*arguments, "--node", "http://127.0.0.1:1"]) == Exit.USAGE
+    assert "characters that no token has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["nosuch"], Exit.USAGE), (["append", "--node", "http://127.0.0.1:1"], Exit.UNREACHABLE)]
+)
+def test_remarks_that_nobody_takes_change_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: Exit
+) -> None:
+    """`2>/dev/full` made a finding (1) of a slip, and a reader of remarks that had gone made it fine (0)."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    for errors in (os.open("/dev/full", os.O_WRONLY), writer):
+        with open(errors, "w", closefd=False) as nobody:
+            with monkeypatch.context() as patched:
+                patched.setattr(sys, "stderr", nobody)
+                assert run(arguments) == code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), errors)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,11 +23,13 @@ from node.ha.handshake import Hello, LogOf, Stand, Verdict, judge_request, parse
 from node.ha.lineage import Lineage
 from node.ha.proof import MASTER, SLAVE, has_nonce
 from node.ha.settings import HaSettings
+from node.protocol.entry import BytesLike
 
 SIZE: Final = struct.Struct(">i4x")  # of a record or a blank, and their magic
 SIZE_BYTES: Final = SIZE.size
 OWN_BATCH_BYTES: Final = 2 << 20  # of a frame to a slave of ours
 WHOLE_BYTES_MAX: Final = 4 << 20  # of a record that goes in a frame of its own
+APART_BYTES: Final = 256 << 10  # from here on a frame's head leaves alone, and its body as it was read: not copied
 PROBE_BYTES_MAX: Final = 64 << 20  # of the log, compared for one question of a slave's
 
 
@@ -81,6 +83,7 @@ class WriteSocketService:
         self.last_write_ms = now_ms
         self.sent_bytes = 0
         self._said: deque[bytes] = deque()
+        self._body: BytesLike = b""  # of a frame whose head has left
         self._window = (now_ms, 0)  # flow control: since when, and how many bytes
 
     @property
@@ -91,14 +94,17 @@ class WriteSocketService:
     def say(self, said: dict[str, Any]) -> None:
         self._said.append(master_says(said))
 
-    def next_bytes(self, now_ms: int) -> bytes:
-        """One frame; empty: nothing to send now."""
-        found = self._said.popleft() if self._said else self._transfer(now_ms)
+    def next_bytes(self, now_ms: int) -> BytesLike:
+        """One frame, or of a long one the head or the body; empty: nothing to send now."""
+        if self._body:
+            found, self._body = self._body, b""
+        else:
+            found = self._said.popleft() if self._said else self._transfer(now_ms)
         if found:
             self.last_write_ms = now_ms
         return found
 
-    def _transfer(self, now_ms: int) -> bytes:
+    def _transfer(self, now_ms: int) -> BytesLike:
         place = self.next_transfer_from
         if place < 0:
             return b""
@@ -108,6 +114,9 @@ class WriteSocketService:
                 self.next_transfer_from += len(body)
                 self.sent_bytes += len(body)
                 self._window = (self._window[0], self._window[1] + len(body))
+                if len(body) >= APART_BYTES:
+                    self._body = body
+                    return encode_header(place, len(body))
                 return encode_header(place, len(body)) + body
         if now_ms - self.last_write_ms > self._settings.heartbeat_ms:
             return encode_header(place, 0)
@@ -119,14 +128,14 @@ class WriteSocketService:
             self._window = (now_ms, 0)
         return not limit or self._window[1] < limit
 
-    def _batch(self, place: int) -> bytes:
+    def _batch(self, place: int) -> BytesLike:
         size = OWN_BATCH_BYTES if self.is_ours else self._settings.transfer_batch_bytes
         data = self._log.read(place, size)
         if len(data) < size:
             return data  # up to the end of the file, or of the log: a border
         upto, needs = whole_bytes(data)
         if upto:
-            return data[:upto]
+            return memoryview(data)[:upto]
         return self._log.read(place, needs) if size < needs <= WHOLE_BYTES_MAX else data
 
     def data_wait_ms(self, now_ms: int) -> int:
@@ -207,7 +216,7 @@ class HAConnection:
         except HaError as error:
             self.close(str(error), is_refusal=True)
 
-    def next_bytes(self, now_ms: int) -> bytes:
+    def next_bytes(self, now_ms: int) -> BytesLike:
         """What to send now; a closed connection has only what was said before."""
         self.look(now_ms)
         return b"" if self.phase is Phase.CLOSED else self.writing.next_bytes(now_ms)

@@ -19,6 +19,7 @@ from node.ha.client import HAClient
 from node.ha.connection import HAConnection
 from node.ha.service import HAService
 from node.ha.settings import HaSettings
+from node.protocol.entry import BytesLike
 
 READ_BYTES: Final = 1 << 18
 FOLLOW_BYTES: Final = 1 << 20  # that a slave reads at once: what it dispatches at once, too
@@ -104,7 +105,7 @@ class AcceptSocketService:
             with contextlib.suppress(ConnectionError):
                 while not connection.is_closed:
                     wake.clear()
-                    pieces: list[bytes] = []
+                    pieces: list[BytesLike] = []
                     size = 0
                     while size < WRITE_BYTES and (data := connection.next_bytes(now_ms())):
                         pieces.append(data)

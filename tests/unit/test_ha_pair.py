@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.ha import connection as ha_connection
 from node.ha.client import Kept, State
 from node.ha.connection import Phase
 from node.ha.frames import master_says, slave_says
@@ -64,6 +65,34 @@ def test_a_batch_of_32_kib_ends_between_records(tmp_path: Path) -> None:
         place += size
     assert place == pair.log.max_offset and max(sizes) > 100_000
     assert all(32_768 - 300 < one <= 32_768 for one in sizes[:3])
+
+
+@pytest.mark.parametrize("apart_bytes", [1, 1_000])
+def test_a_long_frames_head_leaves_before_its_body(
+    apart_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """The stream is the same, and nothing comes between the two."""
+    rng = random.Random(7)
+    pair = Pair(tmp_path)
+    pair.pieces = lambda: rng.randrange(1, 3000)
+    put(pair.log, *range(100))
+    monkeypatch.setattr(ha_connection, "APART_BYTES", apart_bytes)
+    slave = pair.slave().connect()
+    slave.carry()
+    put(pair.log, *range(100, 103))  # a new file is begun
+    slave.carry()
+    assert same(slave)
+    put(pair.log, 103, body_bytes=2_000)
+    assert slave.connection is not None
+    head = bytes(slave.connection.next_bytes(pair.clock()))
+    offset, size = struct.unpack_from(">qi", head)
+    assert offset == slave.log.max_offset and len(head) == 12
+    slave.connection.writing.say({"a": 1})
+    body, said = slave.connection.next_bytes(pair.clock()), slave.connection.next_bytes(pair.clock())
+    assert body == pair.log.read(offset, size) and said == master_says({"a": 1})
+    slave.client.receive(head, pair.clock())
+    slave.client.receive(bytes(body), pair.clock())
+    assert slave.log.max_offset == offset + size
 
 
 def test_in_step_and_behind(tmp_path: Path) -> None:

@@ -48,14 +48,21 @@ class Sent:
 
 @value_class(slots=True, frozen=True)
 class _Send:
-    """One request that is under way."""
+    """One request that is under way; `answer` is whose it is."""
 
     message: OutgoingMessage
     code: int
     properties: bytes
     body: bytes
     due_at: float  # by the loop's clock
-    answer: asyncio.Future[Command]
+    answer: asyncio.Future[Sent]
+
+    def stored(self, answer: Command) -> None:
+        """It is, and the broker says where."""
+        try:
+            self.answer.set_result(_sent(answer))
+        except SendUnknown as error:
+            self.answer.set_exception(error)
 
 
 class MessageProducer:
@@ -89,11 +96,7 @@ class MessageProducer:
 
     def submit(self, message: OutgoingMessage) -> asyncio.Future[Sent]:
         """Starts it; the future ends as `send` does. Raises ClientError for what no message can hold."""
-        loop = asyncio.get_running_loop()
-        sent: asyncio.Future[Sent] = loop.create_future()
-        answered = self._start(message, Request.SEND_MESSAGE_V2, message.body, properties_of(message))
-        answered.add_done_callback(partial(_pass_on, sent))
-        return sent
+        return self._start(message, Request.SEND_MESSAGE_V2, message.body, properties_of(message))
 
     async def send_batch(self, messages: Sequence[OutgoingMessage]) -> list[Sent]:
         """All of one topic, into one queue: stored whole or not at all. Raises as `send`, ClientError for a mix."""
@@ -105,14 +108,14 @@ class MessageProducer:
             body = encode_batch(BatchedMessage(0, one.body, properties_of(one)) for one in messages)
         except MessageFormatError as error:
             raise ClientError(str(error)) from error
-        first = _sent(await self._start(messages[0], Request.SEND_BATCH_MESSAGE, body, b""))
+        first = await self._start(messages[0], Request.SEND_BATCH_MESSAGE, body, b"")
         ids = first.message_id.split(",")
         return [Sent(one, first.queue_id, first.queue_offset + at) for at, one in enumerate(ids)]
 
     # --- a request ------------------------------------------------------------------------------------------------
     def _start(
         self, message: OutgoingMessage, code: int, body: bytes, properties: bytes
-    ) -> asyncio.Future[Command]:  # fmt: skip
+    ) -> asyncio.Future[Sent]:  # fmt: skip
         """At once where the way is known and open, else in a task."""
         loop = asyncio.get_running_loop()
         send = _Send(message, code, properties, body, loop.time() + self._deadline_s, loop.create_future())
@@ -136,10 +139,10 @@ class MessageProducer:
         if send.answer.done():  # nobody waits for it any more
             return
         if isinstance(outcome, Command) and outcome.code == Answer.SUCCESS:
-            send.answer.set_result(outcome)
+            send.stored(outcome)
             return
         try:
-            send.answer.set_result(_judged(queue.address, outcome))
+            send.stored(_judged(queue.address, outcome))
         except (NotSent, Unavailable) as error:
             if isinstance(error, NotSent) and error.code not in SENT_AGAIN:
                 send.answer.set_exception(error)
@@ -157,7 +160,7 @@ class MessageProducer:
         try:
             found = await self._again_until(send, last, pause_s)
             if not send.answer.done():
-                send.answer.set_result(found)
+                send.stored(found)
         except ClientError as error:
             if not send.answer.done():
                 send.answer.set_exception(error)
@@ -220,19 +223,6 @@ def _judged(address: str, outcome: Command | Unavailable) -> Command:
     if outcome.code == Answer.SYSTEM_ERROR and "not known" in (outcome.remark or ""):
         raise SendUnknown(text)
     raise NotSent(outcome.code, text)
-
-
-def _pass_on(sent: asyncio.Future[Sent], answered: asyncio.Future[Command]) -> None:
-    error = answered.exception()
-    if sent.done():
-        return
-    if error is not None:
-        sent.set_exception(error)
-        return
-    try:
-        sent.set_result(_sent(answered.result()))
-    except SendUnknown as unknown:
-        sent.set_exception(unknown)
 
 
 def _sent(answer: Command) -> Sent:

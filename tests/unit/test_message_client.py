@@ -126,8 +126,8 @@ def test_queues_are_shared_out_evenly_and_whole(count: int) -> None:
 
 
 # --- answers that go wrong --------------------------------------------------------------------------------------------
-async def against(send: Callable[[Call], Reply | None], deadline_s: float = 5.0) -> Exception | None:
-    """How a send ends where the broker answers so."""
+async def against(send: Callable[[Call], Reply | None], deadline_s: float = 5.0, sends: int = 1) -> Exception | None:
+    """How a send ends where the broker answers so; `sends`: or the first of so many that fails."""
     address = ""
 
     def route(_call: Call) -> Reply:
@@ -139,7 +139,8 @@ async def against(send: Callable[[Call], Reply | None], deadline_s: float = 5.0)
     address = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
     try:
         async with MessageProducer([address], deadline_s=deadline_s) as producer:
-            await producer.send(OutgoingMessage("T", b"x"))
+            for _ in range(sends):
+                await producer.send(OutgoingMessage("T", b"x"))
     except ClientError as error:
         return error
     finally:
@@ -196,6 +197,19 @@ def test_a_broker_that_is_busy_or_no_master_is_tried_again() -> None:
         ]
         assert await against(lambda _call: answers.pop(0)) is None
         assert answers == []
+
+    asyncio.run(story())
+
+
+def test_an_answer_of_success_that_cannot_be_read_leaves_the_outcome_unknown() -> None:
+    """On a way that is known and open, and on the first one."""
+
+    async def story() -> None:
+        first = await against(lambda _call: Reply(0, {"queueId": "none"}))
+        assert isinstance(first, SendUnknown) and "stored, but the answer" in str(first)
+        answers = [Reply(0, {"msgId": "A", "queueId": "0", "queueOffset": "3"}), Reply(0, {"queueId": "none"})]
+        second = await against(lambda _call: answers.pop(0), sends=2)
+        assert isinstance(second, SendUnknown) and "stored, but the answer" in str(second) and not answers
 
     asyncio.run(story())
 

@@ -37,7 +37,7 @@ from node.protocol.entry import HEAD_BYTES as ENTRY_HEAD_BYTES
 from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
-FEW: Final = 12  # up to so many records are read one by one
+FEW: Final = 30  # up to so many records are read one by one
 TOPICS_AT_ONCE: Final = 16
 QUEUED: Final = np.dtype([("queue", "i4"), ("number", "i8"), ("offset", "i8"), ("size", "i4"), ("tags_code", "i8")])
 KEYED: Final = np.dtype([("hash", "i4"), ("offset", "i8"), ("time_ms", "i8")])

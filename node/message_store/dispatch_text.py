@@ -99,10 +99,10 @@ def gathered(raw: Raw, spans: Spans) -> tuple[Raw, Spans]:
 
 
 def pieces_between_spaces(raw: Raw, spans: Spans) -> Spans:
-    """KEYS is a list: what is between spaces, empty pieces passed over."""
+    """KEYS is a list: what is between spaces, empty pieces passed over. Spans ascend and do not overlap."""
+    if not len(_inside(np.flatnonzero(raw == ord(KEY_SEPARATOR)), spans)[0]):
+        return spans.chosen(spans.ends > spans.begins)
     places, owners, first = _flat(spans)
-    if not len(places):
-        return spans
     is_space = raw[places] == ord(KEY_SEPARATOR)
     last = np.append(first[1:], True)
     begins = ~is_space & (first | np.append(True, is_space[:-1]))
@@ -127,20 +127,37 @@ def hashes_of(raw: Raw, spans: Spans, starts: Ints | None = None) -> Ints:
     lengths = spans.ends - spans.begins
     if not len(lengths):
         return np.zeros(0, "i8")
-    places, owners, _first = _flat(spans)
-    bytes_ = raw[places]
-    powers = _powers(int(lengths.max()) + 1)
-    before = np.cumsum(lengths) - lengths
-    exponents = (before + lengths - 1)[owners] - np.arange(len(places))
-    found = np.add.reduceat(bytes_ * powers[exponents], before, dtype=np.uint32)
+    distinct = np.unique(lengths).tolist()
+    powers = _powers(distinct[-1] + 1)
+    if len(distinct) > LENGTHS_AT_ONCE:
+        found, wide = _hashes_of_any(raw, spans, powers)
+    else:
+        found, wide = np.zeros(len(lengths), np.uint32), np.zeros(0, "i8")
+        for length in distinct:
+            part = np.flatnonzero(lengths == length)
+            texts = texts_at(raw, spans.begins[part], length)
+            found[part] = texts.astype(np.uint32) @ powers[:length][::-1]
+            if (texts >= 0x80).any():
+                wide = np.append(wide, part[(texts >= 0x80).any(axis=1)])
     shifts = powers[lengths]
-    for at in np.unique(owners[bytes_ >= 0x80]).tolist():
+    for at in wide.tolist():
         text = text_of(raw[spans.begins[at] : spans.ends[at]].tobytes())
         found[at] = string_hash(text) & _MASK
         shifts[at] = pow(31, units_of(text), 1 << 32)
     if starts is not None:
         found += (starts & _MASK).astype(np.uint32) * shifts
     return found.view(np.int32).astype("i8")
+
+
+def _hashes_of_any(raw: Raw, spans: Spans, powers: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.uint32], Ints]:
+    """Of texts of many lengths, byte by byte; which of them are no ASCII, whose hash this is not."""
+    lengths = spans.ends - spans.begins
+    places, owners, _first = _flat(spans)
+    bytes_ = raw[places]
+    before = np.cumsum(lengths) - lengths
+    exponents = (before + lengths - 1)[owners] - np.arange(len(places))
+    found = np.add.reduceat(bytes_ * powers[exponents], before, dtype=np.uint32)
+    return found, np.unique(owners[bytes_ >= 0x80])
 
 
 def _powers(count: int) -> npt.NDArray[np.uint32]:

@@ -145,6 +145,16 @@ def test_odd_properties_read_the_same_both_ways(topic: str) -> None:
     assert_same(batch_of_records([(at, one.total_size, encode_record(one)) for at, one in enumerate(found)]))
 
 
+@pytest.mark.parametrize("lengths", [range(1, 6), range(1, 60)])
+def test_texts_of_few_and_of_many_lengths_have_the_same_hashes(lengths: range) -> None:
+    found = []
+    for at, length in enumerate(lengths):
+        keys = "k" * length + " " + "\u4e2d" * length if at % 2 else "K" * length
+        properties = f"TAGS\x01{'t' * length}\x02KEYS\x01{keys}\x02UNIQ_KEY\x01{'~' * length}\x02"
+        found.append(record(properties_data=properties.encode(), queue_offset=at))
+    assert_same(batch_of_records([(at, one.total_size, encode_record(one)) for at, one in enumerate(found)]))
+
+
 @given(st.data())
 @CALM
 def test_bytes_that_are_no_record_are_refused_both_ways(data: st.DataObject) -> None:

@@ -18,10 +18,11 @@ import pytest
 
 from node.broker.requests.clients import CLIENTS_BYTES_MAX
 from node.broker.requests.held_pulls import HELD_BYTES_MAX, HELD_MAX
+from node.broker.requests.locks import LOCKS_MAX, SHARE
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command, encode
 from tests.attack.memory import Memory
-from tests.attack.remoting_kit import WITHIN_S, AttackedBroker, Caller, drawn
+from tests.attack.remoting_kit import TOPIC, WITHIN_S, AttackedBroker, Caller, drawn
 from tests.unit.broker_kit import pull_fields, send_fields
 
 pytestmark = pytest.mark.process
@@ -68,6 +69,26 @@ def make_topic(attacked: AttackedBroker) -> None:
     with Caller(attacked.port) as one:
         answer = one.ask(Request.SEND_MESSAGE_V2, b"first", **send_fields(b="Awaited", e="3"))
         assert answer.code == Answer.SUCCESS, answer.remark
+
+
+def test_locks_that_one_client_hoards_leave_others_some(attacked: AttackedBroker) -> None:
+    """Each is kept for a minute, and nobody's can be taken back."""
+    rng = drawn("locks")
+
+    def lock(caller: Caller, group: str, client: str, count: int) -> int:
+        queues = [{"brokerName": "b", "topic": TOPIC, "queueId": number} for number in range(count)]
+        said = {"clientId": client, "consumerGroup": group, "mqSet": queues}
+        answer = caller.ask(Request.LOCK_BATCH_MQ, json.dumps(said).encode())
+        return len(json.loads(answer.body)["lockOKMQSet"])
+
+    with Caller(attacked.port) as hoarder, Caller(attacked.port) as other:
+        assert lock(other, "honest", "h", 4) == 4
+        got = sum(lock(hoarder, f"g{number}", f"c{rng.random()}", 4096) for number in range(LOCKS_MAX // 4096 + 1))
+        assert 0 < got <= LOCKS_MAX // SHARE
+        with Caller(attacked.port) as newcomer:
+            assert lock(newcomer, "newcomer", "n", 1024) == 1024
+        assert lock(other, "honest", "h", 4) == 4 and lock(other, "honest too", "h", 16) == 16
+    attacked.unharmed()
 
 
 def _large_body(rng: random.Random, opaque: int) -> Command:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -537,6 +538,56 @@ def test_a_look_at_locks_costs_what_is_over_and_frees_some_at_a_time(monkeypatch
     assert freed == [["T@3@G", "T@4@G", "T@5@G"], ["T@6@G", "T@7@G"], []]
     assert len(looked_at) <= 5 + 2, "those that are over, and the first one that is not"
     assert table.lock("G", "d", queues(3)) == queues(3) and table.lock("G", "d", queues(0)) == []
+
+
+def lock_share(table: locks.QueueLocks, connection: object, count: int, group: str = "G") -> int:
+    asked = [MessageQueue("T", "b", number) for number in range(count)]
+    return len(table.lock(group, f"of {connection}", asked, connection))
+
+
+def test_one_connection_gets_a_part_of_the_locks_and_leaves_some_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's lock can be taken back, so one client that asks for all of them must not get them."""
+    monkeypatch.setattr(locks, "LOCKS_MAX", 8000)
+    now = 0
+    table = locks.QueueLocks(lambda: now)
+    assert lock_share(table, "a", 9000, "G0") == 1000 and lock_share(table, "a", 9000, "G1") == 0
+    assert [lock_share(table, f"c{n}", 9000, f"of c{n}") for n in range(3)] == [875, 766, 670]
+    assert lock_share(table, "a", 1000, "G0") == 1000, "renewed, however full it is"
+    assert table.lock("G0", "of a", [MessageQueue("T", "b", 0)], "e") and lock_share(table, "a", 9000, "G2") == 0
+    table.unlock("G0", "of a", [MessageQueue("T", "b", number) for number in range(500)])
+    assert lock_share(table, "a", 9000, "G3") == 212, "by what the others leave now"
+    table.gone("a")
+    assert lock_share(table, "b", 712, "G0") == 500, "they are their client's still, and the rest is free"
+    now += locks.LOCK_MS + 1
+    while table._held:
+        table.look()
+    assert not table._renewed_by and not table._by_connection
+    assert lock_share(table, "b", 9000) == 1000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whose_locks_are_whose_is_told_apart_whatever_happens(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOCKS_MAX", 200)
+    rng, now = random.Random(seed), 0
+    table = locks.QueueLocks(lambda: now)
+    for _ in range(400):
+        client, connection = rng.choice("abc"), rng.choice(["1", "2", "3", None])
+        queues = [MessageQueue("T", "b", rng.randrange(60)) for _ in range(rng.randrange(20))]
+        name = locks.QueueLock("T", rng.randrange(60), "G")
+        match rng.randrange(6):
+            case 0:
+                table.unlock("G", client, queues)
+            case 1:
+                table.gone(rng.choice("123"))
+            case 2:
+                table.take(name, rng.choice([client, None]))
+            case 3:
+                now += rng.choice([1000, locks.LOCK_MS + 1])
+                table.look()
+            case _:
+                table.lock("G", client, queues, connection)
+        by = {name: one for one, names in table._by_connection.items() for name in names}
+        assert by == table._renewed_by and by.keys() <= table._held.keys() and all(table._by_connection.values())
 
 
 # --- sends ------------------------------------------------------------------------------------------------------------

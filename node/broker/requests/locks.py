@@ -6,7 +6,9 @@ than every renewal which an earlier master answered, so no lock ends before LOCK
 it. Clients renew every 20 s, and believe in a lock for 30 s.
 
 Invariants: one client of a group holds a queue at a time, also across changes of master; a lock that is not renewed
-within LOCK_MS is free; the table is bounded, and a look at it costs what is over, not what is held.
+within LOCK_MS is free; the table is bounded, and a look at it costs what is over, not what is held. A lock that was
+given cannot be taken back, since its client believes in it: so one connection gets a part of what the others leave, and
+there is some left for the next one.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from node.rocketmq.bodies import MessageQueue
 
 LOCK_MS: Final = 60_000
 LOCKS_MAX: Final = 100_000
+SHARE: Final = 8  # one connection holds at most a part of what the others leave: one in so many
 FREED_AT_ONCE: Final = 2048  # by one look: each is written into the log
 
 
@@ -46,12 +49,16 @@ class QueueLocks:
 
     def __init__(self, steady_ms: Callable[[], int]) -> None:
         self.steady_ms = steady_ms
+        self._renewed_by: dict[QueueLock, object] = {}  # over which connection, where it is still there
+        self._by_connection: dict[object, set[QueueLock]] = {}  # the same, by connection
         self._held: dict[QueueLock, tuple[str, int | None]] = {}  # by whom, and when renewed: the longest ago first
         self._from_log: dict[QueueLock, None] = {}  # whose time has not begun: None stands for it above
         self.write: Callable[[Mapping[QueueLock, str | None]], None] = lambda _change: None
 
     # --- at the master ------------------------------------------------------------------------------------------
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], connection: object = None
+    ) -> list[MessageQueue]:
         """Those that this client holds now, in the order asked for. Raises Refusal, and then nothing is changed."""
         now = self.steady_ms()
         found: list[MessageQueue] = []
@@ -60,7 +67,7 @@ class QueueLocks:
             name = QueueLock(queue.topic, queue.queue_id, group)
             holder = self._holder(name, now)
             if holder is None:
-                if "@" in queue.topic or queue.queue_id < 0 or not self._has_room(name, len(new)):
+                if "@" in queue.topic or queue.queue_id < 0 or not self._has_room(name, len(new), connection):
                     continue  # no topic has such a name, and no queue such a number
                 new[name] = client_id
             if holder in (None, client_id):
@@ -68,13 +75,31 @@ class QueueLocks:
         if new:
             self.write(new)
         for queue in found:
-            self._renew(QueueLock(queue.topic, queue.queue_id, group), client_id, now)
+            name = QueueLock(queue.topic, queue.queue_id, group)
+            self._renew(name, client_id, now)
+            self._count(name, connection)
         return found
 
     def _renew(self, name: QueueLock, client_id: str, now: int) -> None:
         self._held.pop(name, None)
         self._held[name] = (client_id, now)
         self._from_log.pop(name, None)
+
+    def _count(self, name: QueueLock, connection: object) -> None:
+        """Over which connection it was renewed last; None: over one that has ended, or none is known."""
+        before = self._renewed_by.pop(name, None)
+        if before is not None:
+            self._by_connection[before].discard(name)
+            if not self._by_connection[before]:
+                del self._by_connection[before]
+        if connection is not None:
+            self._renewed_by[name] = connection
+            self._by_connection.setdefault(connection, set()).add(name)
+
+    def gone(self, connection: object) -> None:
+        """It ended. What was renewed over it is still its client's, who may come back."""
+        for name in self._by_connection.pop(connection, ()):
+            del self._renewed_by[name]
 
     def _holder(self, name: QueueLock, now: int) -> str | None:
         """Who has a lock that is not over. The first look at one that came with the log begins its time."""
@@ -83,8 +108,11 @@ class QueueLocks:
             self._renew(name, client_id, now)
         return None if at is not None and now - at > LOCK_MS else client_id
 
-    def _has_room(self, name: QueueLock, more: int) -> bool:
-        return name in self._held or len(self._held) + more < LOCKS_MAX
+    def _has_room(self, name: QueueLock, more: int, connection: object) -> bool:
+        """For one more, beside `more` new ones of the same request."""
+        mine = len(self._by_connection.get(connection, ()))
+        left = LOCKS_MAX - (len(self._held) - mine)
+        return name in self._held or (mine + more) * SHARE < left
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Those that this client holds. Raises Refusal, and then nothing is changed."""
@@ -109,6 +137,7 @@ class QueueLocks:
             for name in names:
                 del self._held[name]
                 self._from_log.pop(name, None)
+                self._count(name, None)
 
     # --- out of the log, and for views ----------------------------------------------------------------------------
     def take(self, name: QueueLock, client_id: str | None) -> None:
@@ -116,14 +145,18 @@ class QueueLocks:
         if client_id is None:
             self._held.pop(name, None)
             self._from_log.pop(name, None)
+            self._count(name, None)
         elif self._held.get(name, ("", None))[0] != client_id:  # else this master has just given it
             self._held.pop(name, None)
+            self._count(name, None)
             self._held[name] = (client_id, None)
             self._from_log[name] = None
 
     def clear(self) -> None:
         self._held.clear()
         self._from_log.clear()
+        self._renewed_by.clear()
+        self._by_connection.clear()
 
     def of_group(self, group: str) -> dict[tuple[str, int], str]:
         """Who holds which of its queues."""

@@ -122,6 +122,7 @@ class BrokerRequests:
         self.pulls.gone(peer)
         self._keys.gone(peer)
         self.context.clients.gone(peer)
+        self.context.locks.gone(peer)
 
     def look(self) -> None:
         self.pulls.look()
@@ -177,7 +178,7 @@ class BrokerRequests:
     def _lock(self, call: Call) -> Reply:
         said = read_lock_request(call.request.body)
         self.context.check_master()
-        return Reply(body=lock_answer(self.context.locks.lock(said.group, said.client_id, said.queues)))
+        return Reply(body=lock_answer(self.context.locks.lock(said.group, said.client_id, said.queues, call.peer)))
 
     def _unlock(self, call: Call) -> Reply:
         said = read_lock_request(call.request.body)

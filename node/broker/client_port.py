@@ -138,7 +138,7 @@ class ClientPort:
         )
         own = OwnRegistration(self.context, broker.roles, broker.ha_address)
         self.registrar = Registrar(own, self.registry, config.name_server_addresses, broker.master_wanted)
-        self.context.topics.on_change.append(lambda _topics: self.registrar.soon())
+        self.context.topics.on_change.append(self.registrar.changed)
         broker.on_role.append(self.registrar.soon)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         broker.transactions = self.requests.transactions

@@ -1,6 +1,8 @@
 """A broker's registration at name servers (103): every 30 seconds, and at once when its role or its topics change.
 
 The brokers of a group may be each other's name servers: each has a registry, and registers at itself without a socket.
+A topic that is made or changed is in its own registry at once; all of its topics are said again within a second, once
+however many changed meanwhile: to say them costs as much as there are, and whoever reaches the broker makes some.
 A slave of a classic pair learns from the answer where its master listens for slaves (`MasterWanted`), as RocketMQ's do.
 
 Invariants: the master alone is registered as id 0, with its term as stateVersion, so that a name server keeps the
@@ -20,11 +22,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from node.background import Background
-from node.broker.requests.context import Context
+from node.broker.requests.context import Context, Identity
 from node.name_service.registry import Registration, Registry, RegistryFull
 from node.protocol.entry import crc32
 from node.protocol.peers import split_address
-from node.rocketmq.bodies import DataVersion
+from node.rocketmq.bodies import DataVersion, TopicConfig
 from node.rocketmq.codes import FLAG_ONE_WAY, Answer, Request
 from node.rocketmq.command import PREFIX_BYTES, Command, CommandError, decode, encode, read_prefix
 from node.rocketmq.header_fields import HeaderError, read_header, write_header
@@ -74,6 +76,10 @@ class OwnRegistration:
         return self._role.broker_id
 
     @property
+    def identity(self) -> Identity:
+        return self._context.identity
+
+    @property
     def is_known(self) -> bool:
         """Whether it has a role."""
         return self._role.broker_id >= 0
@@ -102,7 +108,7 @@ class OwnRegistration:
 
 
 class Registrar:
-    """`soon` is to be called when the role or something else changed, `look` every second or so."""
+    """`soon` is to be called when the role changed, `changed` with topics that did, `look` every second or so."""
 
     def __init__(
         self, own: OwnRegistration, registry: Registry, addresses: Sequence[str], wanted: MasterWanted | None = None
@@ -121,6 +127,15 @@ class Registrar:
         """At all of them, at itself at once."""
         self._last = None
         self.look()
+
+    def changed(self, topics: Sequence[TopicConfig]) -> None:
+        """These are known to its own name server from now on, and to the others now, or with what else changes."""
+        if time.monotonic() - self._last_at_s >= AGAIN_S:
+            self.look()
+            return
+        own = self._own.identity
+        with contextlib.suppress(RegistryFull):
+            self._registry.add_topics(own.name, own.address, {one.name: one for one in topics})
 
     def look(self) -> None:
         """At its own registry now and then, and everywhere where something changed."""

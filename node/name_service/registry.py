@@ -10,7 +10,7 @@ whoever registers.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from node.protocol.value_class import value_class
@@ -133,11 +133,23 @@ class Registry:
         if new and max(len(self._live), sum(len(one.addresses) for one in self.brokers.values())) >= BROKERS_MAX:
             raise RegistryFull(f"{BROKERS_MAX} brokers are registered, there is no room for another one")
         if taken:
-            topics = said.topics or {}
-            new_topics = sum(1 for name in topics if name not in self.topics)
-            new_queues = sum(1 for name in topics if said.name not in self.topics.get(name, {}))
-            if len(self.topics) + new_topics > TOPICS_MAX or self._queues + new_queues > QUEUES_MAX:
-                raise RegistryFull(f"{TOPICS_MAX} topics, {QUEUES_MAX} of all brokers, are the most that can be kept")
+            self._check_topics(said.name, said.topics or {})
+
+    def _check_topics(self, broker_name: str, topics: Collection[str]) -> None:
+        new_topics = sum(1 for name in topics if name not in self.topics)
+        new_queues = sum(1 for name in topics if broker_name not in self.topics.get(name, {}))
+        if len(self.topics) + new_topics > TOPICS_MAX or self._queues + new_queues > QUEUES_MAX:
+            raise RegistryFull(f"{TOPICS_MAX} topics, {QUEUES_MAX} of all brokers, are the most that can be kept")
+
+    def add_topics(self, broker_name: str, address: str, topics: Mapping[str, TopicConfig]) -> None:
+        """What a master that is registered has had made or changed since; its next registration says all of them, with
+        the version that they have. Raises RegistryFull, and then nothing has changed."""
+        broker = self.brokers.get(broker_name)
+        if broker is None or address not in self._live or broker.addresses.get(MASTER_ID) != address:
+            return
+        self._check_topics(broker_name, topics)
+        for topic in topics.values():
+            self._put(broker_name, topic)
 
     def _put(self, broker_name: str, topic: TopicConfig) -> None:
         held = self.topics.setdefault(topic.name, {})

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from node.broker import registration
 from node.broker.registration import OwnRegistration, Registrar
 from node.broker.requests.context import Context, Identity
+from node.name_service import registry
 from node.name_service.__main__ import name_server
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
@@ -173,6 +177,60 @@ def test_name_servers_hear_of_a_role_and_of_none_before_the_first_though_one_of_
             hanging.close()
             for server in servers:
                 server.close()
+
+    asyncio.run(story())
+
+
+def test_topics_that_strangers_make_cost_what_they_are_and_not_what_all_of_them_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each change of a topic had all of them registered anew, 15,000 of them each time."""
+
+    async def story() -> None:
+        now_s = 100.0
+        clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=lambda: int(now_s * 1e9))
+        monkeypatch.setattr(registration, "time", clock)
+        context, role, own = (
+            Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000),
+            Role(),
+            Registry(),
+        )
+        for number in range(500):
+            context.topics.put(TopicConfig(f"T{number}", 1, 1))
+        registrar = Registrar(OwnRegistration(context, role), own, [])
+        context.topics.on_change.append(registrar.changed)
+        puts: list[str] = []
+        put = own._put
+        monkeypatch.setattr(own, "_put", lambda name, topic: (puts.append(topic.name), put(name, topic))[1])
+        context.topics.put(TopicConfig("before", 1, 1))
+        assert not own.topics, "nothing is said before the first role"
+        role.broker_id = role.term = 0
+        registrar.soon()
+        assert len(own.topics) > 500
+        puts.clear()
+        for number in range(1000):
+            context.topics.put(TopicConfig(f"T{number}", 2, 2))
+            assert own.topics[f"T{number}"]["b"].read_queues == 2, "routes are asked for at once"
+        assert len(puts) == 1000
+        version = own._live["127.0.0.1:1"].version
+        now_s += 1
+        registrar.look()
+        assert own._live["127.0.0.1:1"].version.counter == version.counter + 1000, "and so are all, once"
+        assert len(puts) == 1000 + len(context.topics.topics)
+        puts.clear()
+        now_s += 1
+        context.topics.put(TopicConfig("alone", 1, 1))
+        assert own._live["127.0.0.1:1"].version == replace(context.topics.version, state_version=0), "nothing waits"
+        own.unregister("b", "127.0.0.1:1", 0)  # by a stranger
+        context.topics.put(TopicConfig("hidden", 1, 1))
+        assert not own.topics
+        now_s += 11
+        registrar.look()
+        assert "hidden" in own.topics and "T999" in own.topics
+        monkeypatch.setattr(registry, "TOPICS_MAX", len(own.topics))
+        context.topics.put(TopicConfig("no room", 1, 1))
+        assert "no room" not in own.topics
+        registrar.close()
 
     asyncio.run(story())
 

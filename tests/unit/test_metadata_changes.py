@@ -267,7 +267,7 @@ class Member:
         self.story.lane.opens()
 
     def asks(self, client: str, *queues: int, topic: str = "T") -> list[int]:
-        found = self.locks.lock("G", client, [MessageQueue(topic, "b", queue) for queue in queues])
+        found = self.locks.lock("G", client, [MessageQueue(topic, "b", queue) for queue in queues], client)
         return [one.queue_id for one in found]
 
     def unlocks(self, client: str, *queues: int) -> None:
@@ -372,7 +372,7 @@ def test_locks_that_ended_leave_the_log_and_a_refused_change_leaves_locks_as_the
 
 
 def test_names_that_no_queue_has_are_not_locked_and_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "LOCKS_MAX", 2)
+    monkeypatch.setattr(locks, "LOCKS_MAX", 2 * locks.SHARE)
 
     def work(members: Members, first: Member, _second: Member) -> None:
         assert (first.asks("c", 0, topic="T@1"), first.asks("c", -1), first.asks("c", 0, 1, 2)) == ([], [], [0, 1])

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 BEGUN: Final = "begun"
 ENDED: Final = "ended"
 CUT: Final = "cut"
+WRITTEN: Final = "written_at"  # of a content: when its entry was made, which the entry says beside it, too
 ORIGIN: Final = "0" * 64
 PROBLEMS_MAX: Final = 100
 Json = dict[str, Any]
@@ -46,7 +47,7 @@ def canonical(content: Json) -> str:
 def parse(text: str) -> Json:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -84,6 +85,13 @@ class Verified:
     def end(self, head: str | None) -> None:
         if self.head_found is False:
             self.found(f"no entry has the hash {head}: the chain was made anew, or its end was removed")
+
+
+def check_time(done: Verified, one: Link, content: Json, at: str) -> None:
+    """`at`: what stands beside the content. Entries of earlier releases have it there alone, and nothing vouches for
+    it."""
+    if WRITTEN in content and content[WRITTEN] != at:
+        done.found(f"entry {one.seq} was changed: it was written at {content[WRITTEN]}, and says {at}")
 
 
 def check_link(done: Verified, one: Link, previous: Link | None, cuts: Mapping[int, Json]) -> None:

@@ -19,7 +19,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from node.hash_chain import BEGUN, CUT, ENDED, ORIGIN, Verified, canonical, check_link, hash_of, line_of, parse
+from node.hash_chain import (
+    BEGUN,
+    CUT,
+    ENDED,
+    ORIGIN,
+    WRITTEN,
+    Verified,
+    canonical,
+    check_link,
+    check_time,
+    hash_of,
+    line_of,
+    parse,
+)
 
 NAME: Final = "operator-trail.jsonl"
 OUTCOME: Final = "outcome"
@@ -32,12 +45,13 @@ Json = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """A line."""
+    """A line. `at`: when it was written."""
 
     seq: int
     content: str
     previous_hash: str
     hash: str
+    at: str
 
 
 def older_file(path: Path) -> Path:
@@ -81,12 +95,12 @@ class OperatorTrail:
             if torn:
                 os.ftruncate(file, os.fstat(file).st_size - torn)
                 last = link(last, TORN, 0, {"bytes": torn})
-                lines.append(line_of(last, now_text()))
+                lines.append(line_of(last, last.at))
             if last is not None and os.fstat(file).st_size == 0:  # what was before is in the older file
                 last = link(last, CUT, 0, {"upto_seq": last.seq, "hash": last.hash})
-                lines.append(line_of(last, now_text()))
+                lines.append(line_of(last, last.at))
             made = link(last, kind, row, values)
-            lines.append(line_of(made, now_text()))
+            lines.append(line_of(made, made.at))
             os.write(file, "".join(lines).encode())
             if sync:
                 os.fdatasync(file)
@@ -121,8 +135,9 @@ def same_file(file: int, path: Path) -> bool:
 def link(last: Entry | None, kind: str, row: int | None, values: Json) -> Entry:
     """The entry behind `last`; a row that begins has its entry's number."""
     seq, previous = (last.seq + 1, last.hash) if last is not None else (1, ORIGIN)
-    content = canonical({"kind": kind, "row": seq if row is None else row, **values})
-    return Entry(seq, content, previous, hash_of(previous, content))
+    at = now_text()
+    content = canonical({"kind": kind, "row": seq if row is None else row, **values, WRITTEN: at})
+    return Entry(seq, content, previous, hash_of(previous, content), at)
 
 
 def tail_of(file: int) -> tuple[Entry | None, int]:
@@ -153,12 +168,21 @@ def newest_of_older(file: int) -> Entry | None:
 def entry_of(line: bytes) -> Entry | None:
     try:
         said = json.loads(line)
-        seq, texts = said["seq"], [said[name] for name in ("content", "previous_hash", "hash")]
-    except (ValueError, KeyError, TypeError):
+        seq, texts = said["seq"], [said[name] for name in ("content", "previous_hash", "hash", "at")]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    if type(seq) is not int or not all(isinstance(one, str) for one in texts):
+    if type(seq) is not int or not all(isinstance(one, str) and is_utf8(one) for one in texts):
         return None
     return Entry(seq, *texts)
+
+
+def is_utf8(text: str) -> bool:
+    """Not so of half a character, which JSON may say and no hash is made of."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def bounded(detail: Mapping[str, Any] | None) -> Json | None:
@@ -185,6 +209,10 @@ def verify(path: Path, head: str | None = None) -> Verified:
                     done.found(f"{one.name}, line {number}: no entry")
                     continue
                 content = parse(entry.content)
+                if line.rstrip(b"\n") != line_of(entry, entry.at).encode().rstrip(b"\n"):
+                    # What is said twice, or beside what is hashed, is read by others and vouched for by nothing.
+                    done.found(f"{one.name}, line {number}: entry {entry.seq} is not written as a trail writes it")
+                check_time(done, entry, content, entry.at)
                 check_link(done, entry, previous, cuts_of(content))
                 check_content(done, entry, content, without_end)
                 done.passed(entry, head)

@@ -18,7 +18,19 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import rfc3339, utc_now
 from app.db.models import TrailLink, TrailRow
-from node.hash_chain import BEGUN, CUT, ENDED, ORIGIN, Verified, canonical, check_link, hash_of, parse
+from node.hash_chain import (
+    BEGUN,
+    CUT,
+    ENDED,
+    ORIGIN,
+    WRITTEN,
+    Verified,
+    canonical,
+    check_link,
+    check_time,
+    hash_of,
+    parse,
+)  # fmt: skip
 from node.hash_chain import line_of as chain_line
 
 __all__ = [
@@ -45,9 +57,10 @@ async def append(db: AsyncSession, row_id: int, kind: str, values: Json) -> Trai
         await db.execute(select(func.pg_advisory_xact_lock(ONE_AT_A_TIME)))
     newest = select(TrailLink.seq, TrailLink.hash).order_by(TrailLink.seq.desc()).limit(1)
     seq, previous = (await db.execute(newest)).one_or_none() or (0, ORIGIN)
-    content = canonical({"kind": kind, "row": row_id, **values})
+    at = utc_now()
+    content = canonical({"kind": kind, "row": row_id, **values, WRITTEN: rfc3339(at)})
     link = TrailLink(
-        seq=seq + 1, at=utc_now(), row_id=row_id, content=content, previous_hash=previous,
+        seq=seq + 1, at=at, row_id=row_id, content=content, previous_hash=previous,
         hash=hash_of(previous, content),
     )  # fmt: skip
     db.add(link)
@@ -69,10 +82,11 @@ async def trim(db: AsyncSession, before: datetime) -> int:
     if await db.scalar(select(func.count()).select_from(TrailLink)) == 0:
         # The chain goes on from here although nothing of it is left.
         values = {"upto_seq": last.seq, "hash": last.hash, "rows_upto": rows_upto}
-        content = canonical({"kind": CUT, "row": 0, **values})
+        at = utc_now()
+        content = canonical({"kind": CUT, "row": 0, **values, WRITTEN: rfc3339(at)})
         db.add(
             TrailLink(
-                seq=last.seq + 1, at=utc_now(), row_id=0, content=content, previous_hash=last.hash,
+                seq=last.seq + 1, at=at, row_id=0, content=content, previous_hash=last.hash,
                 hash=hash_of(last.hash, content),
             )
         )  # fmt: skip
@@ -108,6 +122,7 @@ async def verify(db: AsyncSession, head: str | None = None) -> Verified:
         for one in chunk:
             check_link(done, one, previous, cuts)
             content = content_of(done, one)
+            check_time(done, one, content, rfc3339(one.at))
             if content.get("kind") == BEGUN:
                 first_row = one.row_id if first_row is None else min(first_row, one.row_id)
                 done.rows += 1
@@ -121,7 +136,11 @@ async def verify(db: AsyncSession, head: str | None = None) -> Verified:
     present = await db.scalar(count.where(beyond)) or 0
     if present > done.rows:
         done.found(f"{present - done.rows} rows of the trail are not in its chain")
-    done.older_rows = await db.scalar(count.where(~beyond)) or 0
+    slipped_in = TrailRow.id <= cut_rows if cuts else TrailRow.id < 1
+    forged = await db.scalar(count.where(~beyond & slipped_in)) or 0
+    if forged:
+        done.found(f"{forged} rows of the trail stand where the chain says that there are none any more")
+    done.older_rows = await db.scalar(count.where(~beyond & ~slipped_in)) or 0
     done.end(head)
     return done
 

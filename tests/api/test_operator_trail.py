@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,11 @@ def test_several_processes_write_one_chain(tmp_path: Path) -> None:
     assert done.problems == [] and done.rows == 60 and done.entries == 120
 
 
+def in_line_3(old: str, new: str) -> Callable[[list[str]], list[str]]:
+    """`old`: as a pattern."""
+    return lambda lines: [*lines[:3], re.sub(old, lambda _: new, lines[3], count=1), *lines[4:]]
+
+
 TAMPER = {
     "a word": lambda lines: [*lines[:2], lines[2].replace('"a1', '"a9'), *lines[3:]],
     "a line away": lambda lines: [*lines[:3], *lines[4:]],
@@ -215,6 +222,12 @@ TAMPER = {
     "two lines swapped": lambda lines: [*lines[:2], lines[3], lines[2], *lines[4:]],
     "a line slipped in": lambda lines: [*lines[:3], lines[2], *lines[3:]],
     "nonsense": lambda lines: [*lines[:3], "nonsense\n", *lines[3:]],
+    "a time": in_line_3('"at": "[^"]+"', '"at": "2020-01-01T00:00:00.000Z"'),
+    "a word beside": in_line_3("{", '{"note": "approved by boss", '),
+    "a content said twice": in_line_3("{", '{"content": "{}", '),
+    "half a character": in_line_3('"content": "', '"content": "\\ud800'),
+    "a nest": in_line_3(".*", "[" * 60_000),
+    "a nest within": in_line_3('"content": "', '"content": "' + "[" * 60_000),
 }
 
 

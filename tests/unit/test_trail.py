@@ -93,6 +93,10 @@ SPOILED = {
     "an entry away": "DELETE FROM trail_chain WHERE seq = {link}",
     "an entry's content": "UPDATE trail_chain SET content = replace(content, ':', ': ') WHERE seq = {link}",
     "an entry's hash": "UPDATE trail_chain SET hash = '{zeros}' WHERE seq = {link}",
+    "an entry's time": "UPDATE trail_chain SET at = '2020-01-01 00:00:00.000000' WHERE seq = {link}",
+    "a row slipped in before all": "INSERT INTO admin_trail SELECT 0, at, user_name, role, via, address, action,"
+    " method, path, status, detail, target, credential FROM admin_trail WHERE id = {row}",
+    "a nest": "UPDATE trail_chain SET content = '{nest}' WHERE seq = {link}",
     "the beginning away": "DELETE FROM trail_chain WHERE seq <= {link}",
 }
 
@@ -110,7 +114,9 @@ def test_whatever_is_changed_afterwards_is_found(tmp_path: Path, what: str) -> N
             with engine.begin() as db:
                 rows = sorted(db.scalars(text("SELECT id FROM admin_trail WHERE status != 200")))
                 last = db.scalar(text("SELECT max(seq) FROM trail_chain"))
-                said = SPOILED[what].format(row=chosen.choice(rows), link=chosen.randrange(1, last), zeros="0" * 64)
+                said = SPOILED[what].format(
+                    row=chosen.choice(rows), link=chosen.randrange(1, last), zeros="0" * 64, nest="[" * 60_000
+                )
                 assert db.exec_driver_sql(said).rowcount >= 1, said
             engine.dispose()
             assert (await verified(kit)).problems, said
@@ -146,6 +152,15 @@ def test_retention_removes_what_is_older_and_the_chain_still_holds(tmp_path: Pat
                 gone = await trail_chain.trim(db, middle)
             done = await verified(kit)
             assert 0 < gone < before and done.problems == [], done.problems
+            async with kit.app.state.sessions() as db, db.begin():
+                forged = TrailRow(
+                    id=1, at=middle, user_name="eve", role="admin", via="session", address="", method="GET"
+                )
+                forged.action, forged.path = "approved", "/"
+                db.add(forged)
+            assert any("there are none any more" in one for one in (await verified(kit)).problems)
+            async with kit.app.state.sessions() as db, db.begin():
+                await db.delete(await db.get_one(TrailRow, 1))
             await some_history(kit)
             async with kit.app.state.sessions() as db, db.begin():
                 await trail_chain.trim(db, utc_now() + timedelta(seconds=1))

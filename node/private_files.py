@@ -1,5 +1,7 @@
 """What a process writes is its owner's alone to read: bodies of messages are somebody's data.
 
+A process that crashes leaves no core file: its memory holds tokens, keys and bodies.
+
 A file's maker may say so itself (mode 0600), and those that hold secrets do; the umask is for all others, also those
 that libraries and children make. What is there already keeps its mode.
 """
@@ -7,6 +9,7 @@ that libraries and children make. What is there already keeps its mode.
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from pathlib import Path
 from typing import Final
@@ -16,8 +19,9 @@ WRITTEN_BY_OTHERS: Final = 0o022
 
 
 def keep_files_private() -> None:
-    """From now on, in this process and its children, whatever the shell's umask was."""
+    """From now on, in this process and its children, whatever the shell's umask and limits were."""
     os.umask(os.umask(OTHERS) | OTHERS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def own_directory(path: Path) -> Path:

@@ -44,6 +44,13 @@ def open_to_others(folder: Path) -> dict[str, str]:
     return found
 
 
+def core_limits(pid: int) -> list[str]:
+    """Of a process and its children, in bytes, as the kernel says it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    (line,) = [one for one in Path(f"/proc/{pid}/limits").read_text().splitlines() if one.startswith("Max core file")]
+    return [line.split()[4], *(limit for child in children for limit in core_limits(int(child)))]
+
+
 def until_there(folder: Path, *patterns: str) -> None:
     deadline = time.monotonic() + WITHIN_S
     while missing := [pattern for pattern in patterns if not any(folder.glob(pattern))]:
@@ -56,6 +63,7 @@ def test_a_pairs_files_are_their_owners(tmp_path: Path) -> None:
         attacked = AttackedBroker(tmp_path)
         try:
             attacked.unharmed()  # a message is stored
+            assert set(core_limits(attacked.process.pid)) == {"0"}, "a core file has all that the memory has"
             data = tmp_path / "data"
             until_there(data, "commitlog/0*", "consumequeue/*/*/0*", "config/*.json")
         finally:

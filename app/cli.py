@@ -78,6 +78,7 @@ def main() -> None:
         handle(SIGINT, leave_at_once)
     if getsignal(SIGTERM) == SIG_DFL:
         handle(SIGTERM, end_in_order)
+    from app.command_line import quiet_broken_pipe
     from app.command_line import run as run_command
 
     try:
@@ -91,8 +92,6 @@ def main() -> None:
         code = TERMINATED
     if handled:
         handle(SIGINT, leave_at_once)
-    from app.commands.common import quiet_broken_pipe
-
     try:
         sys.stdout.flush()
     except BrokenPipeError:

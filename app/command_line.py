@@ -7,6 +7,8 @@ what they need when they run: a command begins a third sooner than with all of t
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
 import traceback
@@ -17,7 +19,7 @@ from typing import Final
 import typer
 from typer.exceptions import TyperException
 
-from app.commands.common import Exit, Failure, quiet_broken_pipe, say
+from app.commands.common import Exit, Failure, say
 from app.empty_words import refusing_empty
 
 ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")
@@ -136,7 +138,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return Exit.UNDETERMINED
     except Exception:
         # A mistake of ours: 1 would read as a finding. What it was made with may be a stranger's words.
-        say(traceback.format_exc().rstrip())
+        for line in traceback.format_exc().rstrip().split("\n"):
+            say(f"| {line}")  # none of its lines begins as ours do
         return Exit.UNDETERMINED
     if code == Exit.INTERRUPTED:
         say("interrupted")
@@ -146,3 +149,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def one_line(text: str) -> str:
     """The same text without line breaks, an operating system's error numbers or a trailing full stop."""
     return " ".join(ERROR_NUMBER.sub("", text).split()).rstrip(".")
+
+
+def quiet_broken_pipe() -> None:
+    """After a reader such as `head` went away: nothing more to say, and no traceback at exit either."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from node.printable import escaped
+from node.printable import escaped, escaped_json
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
@@ -175,7 +175,8 @@ def _stamped(_logger: Any, _method: str, fields: Fields) -> Fields:
 
 def _renderer(form: Format) -> Any:
     if form == "json":
-        return structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+        written = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+        return lambda logger, method, fields: escaped_json(str(written(logger, method, fields)))
     return structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), timestamp_key="time", pad_event_to=18, sort_keys=False
     )

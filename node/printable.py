@@ -1,7 +1,7 @@
 """Texts and bytes from outside, made fit for a terminal, a log line or a page.
 
-Invariant: what comes out holds no control character (escape sequences, carriage returns) and none that turns the
-direction of writing; line breaks and tabs only where they are allowed.
+Invariant: what comes out holds no control character (escape sequences, line breaks, tabs) and none that turns the
+direction of writing, so that no stranger's words begin a line or a column.
 """
 
 from __future__ import annotations
@@ -9,29 +9,26 @@ from __future__ import annotations
 from typing import Final
 
 PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
-_KEPT: Final = "\n\t"
+_BETWEEN: Final = "\n\t"  # what JSON may hold between its values, and nowhere else
 
 
-def escaped(text: str, kept: str = "") -> str:
-    """Everything that cannot be printed as a backslash escape, but for the characters in `kept`."""
+def escaped(text: str) -> str:
+    """Everything that cannot be printed as a backslash escape: one line, whatever the text holds."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in kept else _escape(one) for one in text)
-
-
-def escaped_lines(text: str) -> str:
-    """The same for text of several lines."""
-    return escaped(text, _KEPT)
+    return "".join(one if one.isprintable() else _escape(one) for one in text)
 
 
 def escaped_bytes(raw: bytes) -> bytes:
-    """A body as a terminal may show it; what is not UTF-8 becomes backslash escapes, too."""
-    return escaped_lines(raw.decode("utf-8", "backslashreplace")).encode("utf-8", "backslashreplace")
+    """A body as a terminal may show it, on one line; what is not UTF-8 becomes backslash escapes, too."""
+    return escaped(raw.decode("utf-8", "backslashreplace")).encode("utf-8", "backslashreplace")
 
 
 def escaped_json(written: str) -> str:
-    """JSON that says the same, in characters that can be printed."""
-    return "".join(one if one.isprintable() or one in _KEPT else _json_escape(one) for one in written)
+    """JSON that says the same, in characters that can be printed; its line breaks stand between values."""
+    if written.isprintable():
+        return written
+    return "".join(one if one.isprintable() or one in _BETWEEN else _json_escape(one) for one in written)
 
 
 def pictured(text: str) -> str:

@@ -25,7 +25,7 @@ from app.audit.pair_result import render_pair
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed
-from node.printable import escaped, escaped_lines
+from node.printable import escaped
 
 DEFAULT_CONSOLE_URL = "http://127.0.0.1:8421"
 USAGE, UNREACHABLE, UNDETERMINED, DENIED, INTERRUPTED = 64, 69, 2, 77, 130
@@ -82,7 +82,7 @@ def run(args: AuditArgs) -> int:
         )  # fmt: skip
         return _follow(directory, start_job(directory, outlives=False), args)
     except CommandError as error:
-        print(escaped_lines(f"quorumscope audit: {error}"), file=sys.stderr)
+        print(escaped(f"quorumscope audit: {error}"), file=sys.stderr)
         return error.code
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -215,7 +215,7 @@ def _finish(event: dict[str, Any], args: AuditArgs) -> int:
     else:  # what members say of themselves is in it, and what senders wrote
         shown = render_messages if args.messages else render_pair if args.ha else render
         text = shown(result)
-        print(escaped_lines(text) if sys.stdout.isatty() else text)
+        print(text)
     return EXIT_CODES[result["verdict"]]
 
 
@@ -271,4 +271,4 @@ def render(result: dict[str, Any]) -> str:
     if result["findings_truncated"]:
         out.append(f"... {result['findings_total'] - len(result['findings']):,} more findings")
     out.append(f"{result['rows']:,} records read in {result['seconds']:.1f} s")
-    return "\n".join(line.replace("\n", "\\n") for line in out)
+    return "\n".join(map(escaped, out))

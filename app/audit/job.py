@@ -48,6 +48,7 @@ from app.audit.tasks import (
     plan_pieces,
     split_tasks,
 )
+from node.printable import escaped
 from node.priority import lower_priority
 
 FINISHED, USAGE, UNREACHABLE, FAILED, CANCELLED = 0, 64, 69, 70, 130
@@ -126,7 +127,7 @@ class Job:
                 if not is_local(self.spec.master):
                     session.stop()
             except Exception as error:  # the process ends in any case
-                print(f"audit: cancelling: {error}", file=sys.stderr)
+                print(escaped(f"audit: cancelling: {error}"), file=sys.stderr)
         if not self.progress.finish("cancelled"):
             time.sleep(30)  # the main thread has just written its result and is ending the process
         self.end(CANCELLED)

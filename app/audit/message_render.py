@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from node.printable import escaped
+
 
 def render_messages(result: dict[str, Any]) -> str:
     """The result for people."""
@@ -21,4 +23,4 @@ def render_messages(result: dict[str, Any]) -> str:
     if result["findings_truncated"]:
         out.append(f"... {result['findings_total'] - len(result['findings']):,} more findings")
     out.append(f"{result['rows']:,} messages read in {result['seconds']:.1f} s")
-    return "\n".join(line.replace("\n", "\\n") for line in out)
+    return "\n".join(map(escaped, out))

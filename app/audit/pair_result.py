@@ -18,6 +18,7 @@ from app.audit.classify import names
 from app.audit.pair_compare import Fact, Seen
 from app.audit.pair_logs import PairLog
 from app.audit.result import FINDINGS_MAX
+from node.printable import escaped
 
 SEVERITY: Final = "critical"
 PROVES: Final = (
@@ -292,7 +293,7 @@ def render_pair(result: dict[str, Any]) -> str:
     if result["findings_truncated"]:
         out.append(f"... {result['findings_total'] - len(result['findings']):,} more findings")
     out.append(f"{result['rows']:,} records read in {result['seconds']:.1f} s")
-    return "\n".join(line.replace("\n", "\\n") for line in out)
+    return "\n".join(map(escaped, out))
 
 
 def side_line(side: dict[str, Any]) -> str:

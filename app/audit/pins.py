@@ -18,6 +18,7 @@ from typing import Final
 from app.audit.fence import Fence
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed
+from node.printable import escaped
 
 PIN_S: Final = 900
 RENEW_S: Final = 300.0
@@ -67,7 +68,7 @@ class AuditPins:
                 plane.change(method, f"{self._path}/{self.owner}", body[source])
             except (ControlError, ReadFailed) as error:
                 self._held.pop(source, None)
-                print(f"audit: no pin on {source}: {error}", file=sys.stderr)
+                print(escaped(f"audit: no pin on {source}: {error}"), file=sys.stderr)
             finally:
                 plane.close()
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, say, show_json
+from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
 from node.control_tokens import NEVER, ControlToken, TokensError, read_tokens, rfc3339, words_of
 from node.control_tokens import issue as issue_in
 from node.control_tokens import revoke as revoke_in
@@ -69,7 +69,7 @@ def list_tokens(file: FileOption, as_json: JsonOption = False) -> int:
         show_json({"items": items, "next": None})
     else:
         for one in tokens:
-            print(f"{one.id}  {one.name:<24}  {words_of(one.rights):<28}  {shown_end(one)}"
+            show(f"{one.id}  {one.name:<24}  {words_of(one.rights):<28}  {shown_end(one)}"
                   + ("  ended" if one.id in ended else ""))  # fmt: skip
     return Exit.FINE
 

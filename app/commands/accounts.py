@@ -115,7 +115,7 @@ def link(
         show_json({"user": name, "link": address})
     else:
         say("good for one login within a day:")
-        print(address)
+        show(address)
     return Exit.FINE
 
 

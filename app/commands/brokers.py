@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.broker_calls import failure_of, urls_of
-from app.commands.common import Exit, Failure, JsonOption, Target, control_answer, in_group, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, Target, control_answer, in_group, show, show_json, show_lines
 from app.commands.messages import in_columns
-from node.printable import escaped
 
 BEHIND_MS: Final = 1000  # then a master takes no more
 CHANGES_SHOWN: Final = 8
@@ -70,10 +69,10 @@ def list_brokers(target: Target, as_json: JsonOption = False) -> int:
                 (
                     one["self_id"], one.get("role") or "-", one.get("address") or "-",
                     "-" if index is None else f"{index:,}", "-" if behind is None else f"{behind:,}",
-                    escaped(trouble_of(one) or "-"),
+                    trouble_of(one) or "-",
                 )
             )  # fmt: skip
-        show("\n".join(in_columns(rows)))
+        show_lines(in_columns(rows))
         if len(masters) != 1:
             show("no broker is master: messages are not taken now" if not masters else f"masters: {masters}")
     if any(one["broker"] == "unknown" for one in found) and masters:
@@ -96,7 +95,7 @@ def describe_broker(
     if as_json:
         show_json(one)
     else:
-        show("\n".join(broker_lines(one, trouble)))
+        show_lines(broker_lines(one, trouble))
     if one["broker"] == "unknown":
         return Exit.UNDETERMINED
     return Exit.FINE if trouble is None else Exit.FINDING
@@ -104,7 +103,7 @@ def describe_broker(
 
 def broker_lines(one: Json, trouble: str | None) -> list[str]:
     if one["broker"] != "ok":
-        return [f"the broker of {one['self_id']} is {one['broker']}: {escaped(str(one.get('reason')))}"]
+        return [f"the broker of {one['self_id']} is {one['broker']}: {one.get('reason')!s}"]
     dispatch, counts = one["dispatch"], one["counts"]
     lines = [
         f"the broker of {one['self_id']} at {one['address']}: {one['role'] or 'no role yet'} in term {one['term']}",
@@ -115,12 +114,12 @@ def broker_lines(one: Json, trouble: str | None) -> list[str]:
     lines += [f"name server {each['address']}: registered {each['registered_at'] or 'NOT'}"
               for each in one["name_servers"]]  # fmt: skip
     lines += waiting_lines(one["schedule"], one["transactions"])
-    lines += [f"trouble: {escaped(trouble)}"] if trouble else []
+    lines += [f"trouble: {trouble}"] if trouble else []
     for change in one["role_changes"][-CHANGES_SHOWN:]:
         lines.append(f"{change['at']} {change['change']} in term {change['term']}: {change['outcome']},"
                      f" {change['took_ms']:.1f} ms")  # fmt: skip
         for step in change["steps"]:
-            failed = f": {escaped(step['error'])}" if step["error"] else ""
+            failed = f": {step['error']}" if step["error"] else ""
             lines.append(f"    {step['took_ms']:8.1f} ms  {step['step']}{failed}")
     return lines
 
@@ -138,7 +137,7 @@ def waiting_lines(schedule: Json | None, transactions: Json | None) -> list[str]
         asked = f", {transactions['unanswered']:,} asked three times or more" if transactions["unanswered"] else ""
         lines.append(f"transactions: {transactions['open']:,} open{oldest}{asked}")
         for one in transactions["groups"]:
-            group = escaped(one["producer_group"]) or "(no group)"
+            group = one["producer_group"] or "(no group)"
             lines.append(f"    {group}: {one['open']:,} open, {one['producers']:,} producers connected")
     return lines
 

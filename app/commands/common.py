@@ -30,7 +30,7 @@ from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesEr
 from app.commands.unreachable import without_answer
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, read_token
-from node.printable import escaped_json, escaped_lines
+from node.printable import escaped, escaped_json
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host, is_address
 from node.views.reading import Unreadable, read
@@ -121,15 +121,21 @@ class Target:
         )
 
 
-def say(text: str) -> None:
-    """Progress and remarks, for people. One that cannot be written (a full disk, no reader) changes no exit code."""
+def say(line: str) -> None:
+    """Progress and remarks for people, on stderr; whatever a member's words in it hold, it is one line. One that cannot
+    be written (a full disk, no reader) changes no exit code."""
     with contextlib.suppress(OSError):
-        print(escaped_lines(text), file=sys.stderr, flush=True)
+        print(escaped(line), file=sys.stderr, flush=True)
 
 
-def show(text: str) -> None:
-    """A result for people on stdout; control characters are escaped where that is a terminal."""
-    print(escaped_lines(text) if sys.stdout.isatty() else text, flush=True)
+def show(line: str) -> None:
+    """One line of a result for people, on stdout; also to a pipe, where something may read line by line."""
+    print(escaped(line), flush=True)
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Several of them: an element is a line."""
+    print("\n".join(map(escaped, lines)), flush=True)
 
 
 def terminal_width() -> int | None:
@@ -392,9 +398,3 @@ def failure_of(error: LedgerError) -> Failure:
     if isinstance(error, NotAppended):
         return Failure(Exit.FINDING, f"not appended: {error}")
     return Failure(Exit.UNDETERMINED, str(error))
-
-
-def quiet_broken_pipe() -> None:
-    """After a reader such as `head` went away: nothing more to say, and no traceback at exit either."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,10 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.broker_calls import all_items, change, look, path_of
-from app.commands.common import I32_MAX, I64_MAX, Exit, Failure, JsonOption, Target, in_group, say, show, show_json
+from app.commands.common import (
+    I32_MAX,
+    I64_MAX,
+    Exit,
+    Failure,
+    JsonOption,
+    Target,
+    in_group,
+    say,
+    show_json,
+    show_lines,
+)
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns
-from node.printable import escaped
 
 Json = dict[str, Any]
 commands = typer.Typer(help="Groups that consume messages.", no_args_is_help=True, rich_markup_mode=None)
@@ -44,7 +54,7 @@ def client_text(one: Json) -> str:
     client_id = one.get("client_id")
     if client_id is None:
         return "-"
-    return escaped(client_id) + (" (locked)" if one["assigned_by"] == "lock" else "")
+    return str(client_id) + (" (locked)" if one["assigned_by"] == "lock" else "")
 
 
 @commands.command("list")
@@ -60,11 +70,8 @@ def list_groups(
         show_json({"items": items})
         return Exit.FINE
     rows = [("GROUP", "MEMBERS", "LAG", "TOPICS")]
-    rows += [
-        (escaped(one["group"]), str(len(one["members"])), lag_text(one), escaped(", ".join(one["topics"])) or "-")
-        for one in items
-    ]
-    show("\n".join(in_columns(rows)) if items else "no group consumes here")
+    rows += [(one["group"], str(len(one["members"])), lag_text(one), ", ".join(one["topics"]) or "-") for one in items]
+    show_lines(in_columns(rows) if items else ["no group consumes here"])
     return Exit.FINE
 
 
@@ -76,15 +83,15 @@ def describe_group(target: Target, consumer_group: ConsumerGroup, as_json: JsonO
     if as_json:
         show_json(one)
         return Exit.FINE
-    head = f"group {escaped(one['group'])}: {len(one['members'])} members, lag {lag_text(one)}"
+    head = f"group {one['group']}: {len(one['members'])} members, lag {lag_text(one)}"
     lines = [head + (f", since {one['lag_since']}" if one["lag_since"] else "")]
-    lines += [f"member {escaped(each['client_id'])} at {each['address']}, heard {each['heard_at']}"
+    lines += [f"member {each['client_id']} at {each['address']}, heard {each['heard_at']}"
               for each in one["members"]]  # fmt: skip
-    lines += [f"wants {escaped(each['topic'])}: {escaped(each['expression'])}" for each in one["subscriptions"]]
+    lines += [f"wants {each['topic']}: {each['expression']}" for each in one["subscriptions"]]
     rows = [("TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "CLIENT")]
     rows += [
         (
-            escaped(each["topic"]), str(each["queue_id"]),
+            each["topic"], str(each["queue_id"]),
             "none" if each["committed_offset"] is None else f"{each['committed_offset']:,}",
             f"{each['max_offset']:,}", lag_text(each), client_text(each),
         )
@@ -93,7 +100,7 @@ def describe_group(target: Target, consumer_group: ConsumerGroup, as_json: JsonO
     lines += in_columns(rows) if one["queues"] else ["it has committed nothing yet"]
     if one["queues_left_out"]:
         lines.append(f"{one['queues_left_out']} more queues, less behind than these")
-    show("\n".join(lines))
+    show_lines(lines)
     return Exit.FINE
 
 
@@ -127,7 +134,8 @@ def reset_group(
         return Exit.FINE
     words = f"set {len(would['items'])} offsets of {consumer_group} in {topic} to {to.value}"
     if not yes:
-        say("\n".join(reset_lines(would)))
+        for line in reset_lines(would):
+            say(line)
         if not confirmed(words):
             raise Failure(Exit.USAGE, f"nothing was changed: give --yes to {words}")
     shown(change(target, "POST", path, body), as_json)
@@ -138,7 +146,7 @@ def shown(done: Json, as_json: bool) -> None:
     if as_json:
         show_json(done)
     else:
-        show("\n".join(reset_lines(done)))
+        show_lines(reset_lines(done))
 
 
 def reset_lines(done: Json) -> list[str]:
@@ -148,7 +156,7 @@ def reset_lines(done: Json) -> list[str]:
         (str(one["queue_id"]), "none" if one["before"] is None else f"{one['before']:,}", f"{one['after']:,}")
         for one in done["items"]
     ]
-    return [f"{escaped(done['group'])} {verb} in {escaped(done['topic'])}:", *in_columns(rows)]
+    return [f"{done['group']} {verb} in {done['topic']}:", *in_columns(rows)]
 
 
 def register(app: typer.Typer) -> None:

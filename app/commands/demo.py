@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show_json
+from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show, show_json, show_lines
 
 if TYPE_CHECKING:
     from app.demo.pair import PairDemo
@@ -202,10 +202,10 @@ def break_(
     if as_json:
         show_json(broken)
         return Exit.FINE
-    print(f"did:    {broken['did']}")
-    print(f"watch:  {broken['watch']}")
+    show(f"did:    {broken['did']}")
+    show(f"watch:  {broken['watch']}")
     if broken["mends_in_s"] is not None:
-        print(f"mends:  by itself in {broken['mends_in_s']:g} s")
+        show(f"mends:  by itself in {broken['mends_in_s']:g} s")
     return Exit.FINE
 
 
@@ -220,7 +220,7 @@ def heal(
     if as_json:
         show_json(healed)
     else:
-        print(f"did:    {healed['did']}\nwatch:  {healed['watch']}")
+        show_lines([f"did:    {healed['did']}", f"watch:  {healed['watch']}"])
     return Exit.FINE
 
 

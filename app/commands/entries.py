@@ -51,8 +51,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 def print_entry(entry: Entry, as_json: bool, unverified: bool = False, raw: bool = False) -> None:
     """One entry on stdout: a JSON object a line, or the body and a line break.
 
-    On a terminal control characters are escaped, for anybody may have written the body. A pipe gets the bytes; so does
-    `raw`.
+    On a terminal control characters and line breaks are escaped, for anybody may have written the body: it is one line,
+    and none is another entry's. A pipe gets the bytes; so does `raw`.
     """
     escape = sys.stdout.isatty() and not raw
     if as_json:

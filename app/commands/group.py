@@ -28,8 +28,8 @@ from app.commands.common import (
     in_group,
     run_async,
     say,
-    show,
     show_json,
+    show_lines,
     terminal_width,
 )
 from app.commands.plain_members import ask_metadata, with_plain
@@ -219,7 +219,7 @@ def status(
         show_json(summary.to_json())
     else:
         lines = table_of(summary, terminal_width())
-        show("\n".join(line.replace("\n", "\\n") for line in lines))  # no member's word begins a line
+        show_lines(lines)
     if summary.quorum.answering == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
     if pressing_of(summary):

@@ -22,8 +22,8 @@ from app.commands.common import (
     contexts_of,
     control_answer,
     settings_of,
-    show,
     show_json,
+    show_lines,
     terminal_width,
     token_of,
 )
@@ -107,14 +107,14 @@ def status(
         lines = [f"{view.sentence.headline} {view.sentence.rest}".strip()]
         rows = [("BROKER", "ROLE", "TAKES MESSAGES", "EPOCH", "BEGIN", "FLUSHED", "END", "FILES")]
         rows += [(r.id, r.role, r.takes, r.epoch, r.begin, r.flushed, r.end, r.files) for r in rows_of(view)]
-        lines += in_columns([tuple(escaped(cell) for cell in row) for row in rows])
+        lines += in_columns(rows)
         if links := connections_of(view):
             heads = [("SLAVE", "STATE", "ITS LOG", "ACKNOWLEDGED", "BEHIND", "FOR", "RATE")]
             heads += [(c.slave, c.state, c.stand, c.acked, c.lag_bytes, c.lag, c.rate) for c in links]
-            lines += ["", *in_columns([tuple(escaped(cell) for cell in row) for row in heads])]
+            lines += ["", *in_columns(heads)]
         said = [escaped(line) for one in problems for line in lines_of(one)]
         lines += wrapped(said, terminal_width())
-        show("\n".join(lines))
+        show_lines(lines)
     if any(one.severity != INFO for one in problems):
         return Exit.FINDING
     return Exit.UNDETERMINED if view.unproven else Exit.FINE

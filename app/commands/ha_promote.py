@@ -21,11 +21,11 @@ from app.commands.common import (
     say,
     show,
     show_json,
+    show_lines,
     token_of,
 )
 from app.commands.members import YesOption, confirmed
 from app.commands.tls_options import CaOption, TlsFlags
-from node.printable import escaped
 from node.views.ha import HaPromotion, HaView
 from node.views.reading import Unreadable, read
 
@@ -58,7 +58,7 @@ def promote(
     against = [one for one in before.findings if one.stops and not (one.can_be_accepted and one.code in accepted)]
     if dry_run:
         lines = [] if as_json else [*lines_of(before, accepted), replaced(node, token, tls)]
-        show_json(before.to_json()) if as_json else show("\n".join(lines))
+        show_json(before.to_json()) if as_json else show_lines(lines)
         return Exit.FINDING if against else Exit.FINE
     for line in [*lines_of(before, accepted), replaced(node, token, tls)]:
         say(line)
@@ -107,9 +107,9 @@ def replaced(node: str, token: str | None, tls: Any) -> str:
     if (one := view.following) is None or one.address is None:
         return "  it follows no master now"
     if one.state == FOLLOWED:
-        master = f"it replaces {escaped(one.address)}, which answers it"
+        master = f"it replaces {one.address}, which answers it"
     else:  # the address is the one tried now, which may be another slave's: no master is named by it
-        master = f"no master serves it now: it tries the others in turn ({escaped(one.reason or one.state)})"
+        master = f"no master serves it now: it tries the others in turn ({one.reason or one.state})"
     if one.lag_bytes is None or view.end_offset is None:
         behind = "how far it is behind is not known: it heard of no end of that log since it started"
     else:
@@ -125,11 +125,11 @@ def lines_of(before: HaPromotion, accepted: Sequence[str]) -> list[str]:
     for one in before.findings:
         passed = one.can_be_accepted and one.code in accepted
         weight = "accepted" if passed else "stops it" if one.stops else "so that you know"
-        lines.append(f"  {one.code} ({weight}): {escaped(one.text)}")
+        lines.append(f"  {one.code} ({weight}): {one.text}")
     return lines
 
 
 def how_on(codes: Sequence[str]) -> str:
     if not codes:
         return "what stops it cannot be accepted"
-    return "if that is to be, repeat it with " + " ".join(f"--accept {escaped(one)}" for one in dict.fromkeys(codes))
+    return "if that is to be, repeat it with " + " ".join(f"--accept {one}" for one in dict.fromkeys(codes))

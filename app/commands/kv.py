@@ -72,9 +72,10 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def print_raw(*pieces: bytes) -> None:
-    """Bytes as they are to a pipe; a terminal gets control characters escaped."""
-    raw = b"".join(pieces)
-    sys.stdout.buffer.write((escaped_bytes(raw) if sys.stdout.isatty() else raw) + b"\n")
+    """With a tab between: bytes as they are to a pipe. A terminal gets what cannot be printed in them escaped, so that
+    a line is a key's or an event's, and a tab stands between two pieces."""
+    shown = map(escaped_bytes, pieces) if sys.stdout.isatty() else pieces
+    sys.stdout.buffer.write(b"\t".join(shown) + b"\n")
     sys.stdout.flush()
 
 
@@ -173,7 +174,7 @@ def range_(
                 if as_json:
                     print_json(item_json(item))
                 else:
-                    print_raw(item.key, b"\t", item.value)
+                    print_raw(item.key, item.value)
             left -= len(items)
             at = items[-1].key + b"\0" if items else at
         return
@@ -221,7 +222,7 @@ def print_event(event: KvEvent, as_json: bool) -> None:
         value = text_of("value", event.value) if event.type is EventType.PUT else {}
         print_json({"type": kind, **text_of("key", event.key), "index": event.index, **value})
     else:
-        print_raw(kind.encode(), b"\t", event.key, b"\t", event.value)
+        print_raw(kind.encode(), event.key, event.value)
 
 
 def register(app: typer.Typer) -> None:

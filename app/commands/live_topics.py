@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.broker_calls import all_items, change, look, path_of
-from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show, show_json, show_lines
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns, topic_commands
-from node.printable import escaped
 
 Json = dict[str, Any]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]
@@ -30,11 +29,11 @@ def show_topics(target: Target, *, system: bool, as_json: bool) -> int:
         (
             str(max(one["read_queues"], one["write_queues"])), f"{one['messages']:,}", bytes_of(one),
             "-" if one["messages_per_s"] is None else f"{one['messages_per_s']:,.1f}", one["oldest_at"] or "-",
-            one["newest_at"] or "-", escaped(one["topic"]),
+            one["newest_at"] or "-", one["topic"],
         )
         for one in items
     ]  # fmt: skip
-    show("\n".join(in_columns(rows)) if items else "there is no topic yet")
+    show_lines(in_columns(rows) if items else ["there is no topic yet"])
     return Exit.FINE
 
 
@@ -57,10 +56,10 @@ def show_topic(target: Target, topic: str, *, as_json: bool) -> int:
         for each in queues
     ]  # fmt: skip
     head = (
-        f"topic {escaped(one['topic'])}: {one['messages']:,} messages, {bytes_of(one)} bytes;"
+        f"topic {one['topic']}: {one['messages']:,} messages, {bytes_of(one)} bytes;"
         f" {one['read_queues']} queues to read, {one['write_queues']} to write, permission {one['perm']}"
     )
-    show("\n".join([head, *in_columns(rows)]))
+    show_lines([head, *in_columns(rows)])
     return Exit.FINE
 
 
@@ -84,7 +83,7 @@ def create_topic(
     if as_json:
         show_json(made)
     else:
-        show(f"topic {escaped(made['topic'])} has {made['read_queues']} queues, permission {made['perm']}")
+        show(f"topic {made['topic']} has {made['read_queues']} queues, permission {made['perm']}")
     return Exit.FINE
 
 
@@ -98,7 +97,7 @@ def delete_topic(target: Target, topic: TopicArgument, yes: YesOption = False, a
     if as_json:
         show_json(done)
     else:
-        show(f"topic {escaped(topic)} is deleted; its messages lie in the log until they expire")
+        show(f"topic {topic} is deleted; its messages lie in the log until they expire")
     return Exit.FINE
 
 

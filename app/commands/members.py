@@ -29,6 +29,7 @@ from app.commands.common import (
     say,
     show,
     show_json,
+    show_lines,
 )
 from app.commands.waiting import said_if_slow
 from node.client import LedgerError
@@ -132,7 +133,7 @@ def list_members(target: Target, as_json: JsonOption = False) -> int:
             else ""
         )
         lines.append(f"? entry {found.pending.index}, which says so, is not committed yet{waits}")
-    show("\n".join(lines))
+    show_lines(lines)
     return Exit.FINE
 
 
@@ -234,7 +235,7 @@ def change(
         before["diskFreeBytes"] = run_async(lambda: disk_of(target, fields["memberId"], fields["address"]))
     if dry_run:
         known = {name: before.get(name) for name in (*PREFLIGHT, "diskFreeBytes")}
-        show_json({"would": words, **known}) if as_json else show("\n".join(preflight(words, before)))
+        show_json({"would": words, **known}) if as_json else show_lines(preflight(words, before))
         return Exit.FINDING if refused else Exit.FINE
     for line in preflight(words, before):
         say(line)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from app.commands.common import Exit, Failure, show, show_json
+from app.commands.common import Exit, Failure, show_json, show_lines
 from app.commands.messages import opened_store
 from node.message_store.described import in_time
-from node.printable import escaped
 
 if TYPE_CHECKING:
     from node.message_store.message_store import MessageStore
@@ -119,7 +118,7 @@ def verify_messages(directory: Path, sizes: Sizes, as_json: bool, progress: Call
     if as_json:
         show_json(report)
     else:
-        show("\n".join(verified_lines(report, len(problems))))
+        show_lines(verified_lines(report, len(problems)))
     return Exit.FINDING if problems else Exit.FINE
 
 
@@ -163,5 +162,5 @@ def _problem_lines(one: dict[str, Any]) -> list[str]:
         where += f" (topic {one['topic']}, queue {one['queue_id']}{span})"
     elif one.get("index") is not None:
         where += f" at index {one['index']}"
-    lines = [escaped(f"! {one['class']}{where} in {one['file']}: {one['detail']}")]
+    lines = [f"! {one['class']}{where} in {one['file']}: {one['detail']}"]
     return [*lines, f"  means: {one['means']}"] if one.get("means") else lines

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, Target, existing_directory, in_group, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, Target, existing_directory, in_group, show_json, show_lines
 from node.printable import escaped
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def get(
     if as_json:
         show_json({"items": items})
     else:
-        show("\n\n".join("\n".join(message_lines(one)) for one in items))
+        show_lines(line for at, one in enumerate(items) for line in [*[""] * (at > 0), *message_lines(one)])
     return Exit.FINE
 
 
@@ -141,10 +141,9 @@ def list_topics(
     else:
         rows = [("QUEUES", "MESSAGES", "NEWEST", "TOPIC")]
         rows += [
-            (str(len(one["queues"])), f"{one['messages']:,}", one["newest_at"] or "-", escaped(one["topic"]))
-            for one in items
+            (str(len(one["queues"])), f"{one['messages']:,}", one["newest_at"] or "-", one["topic"]) for one in items
         ]
-        show("\n".join(in_columns(rows)) if items else "no topic has a queue here")
+        show_lines(in_columns(rows) if items else ["no topic has a queue here"])
     return Exit.FINE
 
 
@@ -175,11 +174,11 @@ def describe_topic(
              one["oldest_at"] or "-", one["newest_at"] or "-")
             for one in found["queues"]
         ]  # fmt: skip
-        head = [f"topic {escaped(found['topic'])}: {found['messages']:,} messages in {len(found['queues'])} queues"]
+        head = [f"topic {found['topic']}: {found['messages']:,} messages in {len(found['queues'])} queues"]
         if found["perm"] is not None:
             head.append(f"config/topics.json: {found['read_queues']} to read, {found['write_queues']} to write, "
                         f"permission {found['perm']}")  # fmt: skip
-        show("\n".join(head + in_columns(rows)))
+        show_lines(head + in_columns(rows))
     return Exit.FINE
 
 
@@ -264,14 +263,14 @@ def message_lines(one: dict[str, Any]) -> list[str]:
     where, body = one["where"], one["body"]
     lines = [
         f"message {one['message_id']}",
-        f"topic {escaped(one['topic'])}, queue {one['queue_id']}, queue offset {one['queue_offset']}"
+        f"topic {one['topic']}, queue {one['queue_id']}, queue offset {one['queue_offset']}"
         + ("" if one["transaction"] == "none" else f", transaction {one['transaction']}"),
         f"stored {one['stored_at']} at {one['store_host']}, born {one['born_at']} at {one['born_host']}",
     ]
     if one["reconsume_times"]:
         lines.append(f"consumed again {one['reconsume_times']} times")
     lines.append("properties:" if one["properties"] else "properties: none")
-    lines += [f"  {escaped(name)}: {escaped(value)}" for name, value in one["properties"].items()]
+    lines += [f"  {name}: {value}" for name, value in one["properties"].items()]
     shown = f"{body['stored_bytes']:,} bytes"
     if body["compression"] != "none":
         opened = f"{body['bytes']:,} bytes opened" if body["opened"] else f"not opened: {body['why']}"
@@ -292,14 +291,15 @@ def message_lines(one: dict[str, Any]) -> list[str]:
         lines.append("no consume queue: there is no such directory")
     else:
         fits = "points here" if unit["points_here"] else f"points to {unit['points_to_offset']}: not to this message"
-        lines.append(f"unit {unit['queue_offset']} of {escaped(unit['file'])} {fits}")
+        lines.append(f"unit {unit['queue_offset']} of {unit['file']} {fits}")
     indexed = ", ".join(where["index_files"])
     lines.append(f"indexed in {indexed}" if indexed else "in no index file" if one["keys"] else "has no keys")
-    return lines
+    return [escaped(line) for line in lines]
 
 
 def in_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Left-aligned, two spaces apart."""
+    """Left-aligned, two spaces apart; a cell is one line, and as wide as it is shown."""
+    rows = [tuple(escaped(cell) for cell in row) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

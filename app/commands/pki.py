@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, PeersOption, say, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, PeersOption, say, show_json, show_lines
 from node.config import ConfigError, parse_peers, split_address
 from node.protocol.peers import check_host
 
@@ -55,7 +55,7 @@ def demo(
     if as_json:
         show_json({"directory": str(directory), "certificates": [str(path) for path in made], "days": days})
         return Exit.FINE
-    show("\n".join(str(path) for path in made))
+    show_lines(str(path) for path in made)
     say(f"each has its key beside it (.key); valid for {days} days; ca.key signs for all of them: for a try-out only")
     return Exit.FINE
 

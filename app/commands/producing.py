@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from app.commands.common import Exit, Failure, say, show_json
+from app.commands.common import Exit, Failure, say, show, show_json
 from app.commands.ledger import read_ahead
 from app.commands.message_lines import Line
 
@@ -91,7 +91,7 @@ class Producing:
                  "queue_offset": sent.queue_offset}
             )  # fmt: skip
         else:
-            print(f"{sent.message_id} {sent.queue_id} {sent.queue_offset}", flush=True)
+            show(f"{sent.message_id} {sent.queue_id} {sent.queue_offset}")
 
     def _not_stored(self, line: Line, error: Exception) -> None:
         from node.message_client import SendUnknown

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.backup import carried_out
-from app.commands.common import Exit, Failure, JsonOption, existing_directory, say, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, existing_directory, say, show, show_json, show_lines
 from node.config import ConfigError, parse_peers
 from node.config_models import GROUP_NAME
 from node.protocol.group_id import check_group_token
@@ -119,7 +119,7 @@ def _group(
     _say_restored(result, f"a new group {group}, id {result['group_id']}", log)
     show(f"its token: {token} (for the other members of a restore with --id; then never again)")
     show("move each directory to its member's machine, then start all of them, without --init:")
-    show("\n".join(f"  {line}" for line in starts.values()))
+    show_lines(f"  {line}" for line in starts.values())
     return Exit.FINE
 
 
@@ -222,6 +222,8 @@ def _database(directory: Path, target: Path, as_json: bool) -> int:
         show_json(result)
     else:
         show(f"{target}: the console's database of {result['made_at']}; its key file is not in the back-up")
+        show("sessions and login links of that day open nothing; tokens, passwords and roles are that day's:")
+        show("what was revoked, disabled or taken away since counts again until that is done once more")
         show(f"start it: quorumscope console --db {shlex.quote(str(target))}")
     return Exit.FINE
 

@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, PeersOption, existing_directory, say, show, show_json
+from app.commands.common import (
+    Exit,
+    Failure,
+    JsonOption,
+    PeersOption,
+    existing_directory,
+    say,
+    show,
+    show_json,
+    show_lines,
+)
 from node.children import environment, python
 from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME
@@ -87,7 +97,7 @@ def inspect(
     if as_json:
         show_json(found)
     else:
-        show("\n".join(described(found)))
+        show_lines(described(found))
     return Exit.FINE
 
 
@@ -121,13 +131,13 @@ def verify(
         span = f"indexes {report['begin_index']} to {report['end_index']}" if report["entries"] else "empty"
         # A store of the Java original has no seals at all; a broken seal is a problem of its own below.
         sealed = "sealed" if report["sealed"] else "not sealed throughout"
-        print(f"{report['entries']:,} entries, {span}, end term {report['end_term']}, {sealed}")
+        show(f"{report['entries']:,} entries, {span}, end term {report['end_term']}, {sealed}")
         for problem in problems:
             where = "?" if problem["index"] is None else f"{problem['index']}"
             where += f" to {problem['last_index']}" if problem["last_index"] != problem["index"] else ""
             show(f"! {problem['class']} at index {where} in {problem['file']}: {problem['detail']}")
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        print(count if problems else "no problem found; every record and every snapshot was read")
+        show(count if problems else "no problem found; every record and every snapshot was read")
     return Exit.FINDING if report["problems"] else Exit.FINE
 
 
@@ -331,7 +341,7 @@ def _decided(
     if as_json:
         show_json(json.loads(done.stdout))
     else:
-        show(done.stdout.rstrip("\n"))
+        show_lines(done.stdout.rstrip("\n").split("\n"))
     return Exit.FINDING if done.returncode else Exit.FINE
 
 

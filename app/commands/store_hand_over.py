@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, existing_directory, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, existing_directory, show_json, show_lines
 from app.commands.store import DryRunOption, Progress, commands, recorded
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def performed(
     if as_json:
         show_json(report.as_json())
     else:
-        show(report.as_text())
+        show_lines(report.as_text().split("\n"))
     return Exit.FINE
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, show, show_json
+from app.commands.common import Exit, Failure, JsonOption, show_json, show_lines
 from app.commands.messages import opened_store
 from app.commands.store import DryRunOption, Progress, commands
 
@@ -57,7 +57,7 @@ def rebuild_queues(
     if as_json:
         show_json(as_rows(directory, found, sizes, done=yes))
     else:
-        show("\n".join(_lines(directory, found, done=yes)))
+        show_lines(_lines(directory, found, done=yes))
     return Exit.FINE
 
 

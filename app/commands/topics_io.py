@@ -135,7 +135,7 @@ async def _consume(
     try:
         async with MessageConsumer(
             name_servers, group, topic, tags=tags, from_first=not from_last,
-            report=lambda why: say(f"consume: {escaped(why)}; waiting"),
+            report=lambda why: say(f"consume: {why}; waiting"),
         ) as consumer:  # fmt: skip
             while not count or len(seen) < count:
                 message = await consumer.receive()

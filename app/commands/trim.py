@@ -17,12 +17,12 @@ from app.commands.common import (
     contexts_of,
     control_call,
     control_state,
+    show,
     show_json,
     token_of,
 )
 from app.commands.scrub import ENDS, followed
 from app.commands.tls_options import CaOption, TlsFlags
-from node.printable import escaped
 
 
 def trim(
@@ -52,7 +52,7 @@ def trim(
         if as_json:
             show_json({"node": member, "dry_run": True, **plan})
         else:
-            print(f"{member} would {found.get('would')}; its log would begin at entry {plan.get('begin_index')}")
+            show(f"{member} would {found.get('would')}; its log would begin at entry {plan.get('begin_index')}")
             print_kept(plan.get("kept_by") or [], force)
         return Exit.FINDING if plan.get("kept_by") and not force else Exit.FINE
     done = followed(node, "trim", token, tls, f"{member} removes files", body)
@@ -61,10 +61,10 @@ def trim(
         show_json({"node": member, "state": done["state"], **outcome, "problem": done.get("problem")})
     else:
         removed = f"{outcome.get('removed_files', 0)} data files, {outcome.get('removed_bytes', 0)} bytes"
-        print(f"{member} removed {removed}: its log begins at entry {outcome.get('begin_index')}")
+        show(f"{member} removed {removed}: its log begins at entry {outcome.get('begin_index')}")
         print_kept(outcome.get("kept_by") or [], force)
         if done.get("problem"):
-            print(escaped(str(done["problem"].get("detail"))))
+            show(str(done["problem"].get("detail")))
     if outcome.get("kept_by") and not force:
         return Exit.FINDING
     return ENDS.get(str(done["state"]), Exit.UNDETERMINED)
@@ -75,7 +75,7 @@ def print_kept(kept_by: list[dict[str, Any]], force: bool) -> None:
     for one in kept_by:
         word = "left behind" if force else "kept for"
         text = f"{word} {one.get('owner')}, from entry {one.get('from_index')} on: it {one.get('why')}"
-        print(escaped(text))
+        show(text)
 
 
 def register(app: typer.Typer) -> None:

@@ -26,6 +26,7 @@ from app.db.engine import DriverMissing, check_driver, normal_url
 from node.config import Settings
 from node.http_server import BoundedServer, Places, unreadable
 from node.logs import Log
+from node.printable import escaped
 from node.priority import lower_priority
 from node.private_files import keep_files_private
 from node.rereading import Rereading
@@ -120,16 +121,16 @@ def serve(
         settings.check()
         listener = bind(settings.host, settings.port)
     except SettingsError as error:
-        print(f"quorumscope console: {error}", file=sys.stderr)
+        print(escaped(f"quorumscope console: {error}"), file=sys.stderr)
         return EXIT_USAGE
     except CannotListen as error:
-        print(f"quorumscope console: {error}", file=sys.stderr)
+        print(escaped(f"quorumscope console: {error}"), file=sys.stderr)
         return EXIT_UNAVAILABLE
     try:
         check_driver(normal_url(settings.db_url))
     except DriverMissing as error:
         listener.close()
-        print(f"quorumscope console: {error}", file=sys.stderr)
+        print(escaped(f"quorumscope console: {error}"), file=sys.stderr)
         return EXIT_USAGE
     log = Log("console", settings.log_level, settings.log_format)
     log.take_over()

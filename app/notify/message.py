@@ -1,12 +1,11 @@
 """What a message says: the JSON of a webhook, and the subject and text of a mail, from the same facts. Pure.
 
-Invariants: a line that came from a member cannot end a header (control characters become spaces) and is bounded; times
-are RFC 3339 UTC; no secret is in a message.
+Invariants: a line that came from a member cannot end a header (what cannot be printed becomes a space) and is bounded;
+times are RFC 3339 UTC; no secret is in a message.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from datetime import datetime
 from typing import Any, Final
@@ -17,14 +16,13 @@ from app.notify.rules import CONSOLE, Alert, Due
 Json = dict[str, Any]
 LINE_CHARS_MAX: Final = 300
 SUBJECT_CHARS_MAX: Final = 160
-CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 PREFIXES: Final = {"opened": "", "worse": "worse: ", "reminder": "still: "}
 STEPS: Final = ("means", "at_stake", "step", "command", "curl", "docs")
 
 
 def line(text: str, chars_max: int = LINE_CHARS_MAX) -> str:
     """One line of at most so many characters."""
-    plain = CONTROL.sub(" ", text).strip()
+    plain = "".join(one if one.isprintable() else " " for one in text).strip()
     return plain if len(plain) <= chars_max else plain[: chars_max - 1].rstrip() + "…"
 
 

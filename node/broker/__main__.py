@@ -37,6 +37,7 @@ from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.write_files import OsDisk
+from node.printable import escaped
 from node.private_files import keep_files_private
 from node.rereading import HangUp, Rereading
 
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse_node_arguments(arguments)
     except ConfigError as error:
-        print(f"node.broker: {error}", file=sys.stderr, flush=True)
+        print(escaped(f"node.broker: {error}"), file=sys.stderr, flush=True)
         return EXIT_USAGE
     if not settings.broker.has_broker:
         return 0

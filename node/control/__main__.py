@@ -21,6 +21,7 @@ from node.control.http_protocol import BoundedHttp
 from node.control_tokens import TokensError
 from node.http_server import BoundedServer
 from node.logs import Log
+from node.printable import escaped
 from node.priority import lower_priority
 from node.private_files import keep_files_private
 from node.tls_files import ServerTls
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = parse_node_arguments(arguments)
         return serve(settings, arguments)
     except (ConfigError, TokensError) as error:
-        print(f"node.control: {error}", file=sys.stderr, flush=True)
+        print(escaped(f"node.control: {error}"), file=sys.stderr, flush=True)
         return EXIT_USAGE
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node.printable import escaped
+
 
 class Refused(Exception):
     """It may not be done here; the text says why, and what to do. Nothing was changed that counts."""
@@ -52,4 +54,4 @@ class Report:
         ):  # fmt: skip
             if part:
                 lines += ["", heading, *(f"  {one}" for one in part)]
-        return "\n".join(lines)
+        return "\n".join(map(escaped, lines))

@@ -20,6 +20,7 @@ from node.background import Background
 from node.logs import LEVELS, Log
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
+from node.printable import escaped
 from node.protocol.peers import split_address
 from node.rocketmq.connection import ClientConnection
 from node.rocketmq.dispatch import Dispatcher
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = parser.parse_args(arguments)
         host, port = split_address(said.listen)
     except ValueError as error:
-        print(f"nameserver: {error}", file=sys.stderr)
+        print(escaped(f"nameserver: {error}"), file=sys.stderr)
         return EXIT_USAGE
     except SystemExit as error:
         return EXIT_USAGE if error.code else 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.operator_trail import OperatorTrail, login_name
+from node.printable import escaped
 from node.store.backup.manifest import LogBackup, check_files, read_manifest
 from node.store.backup.restoring import TRAIL, Birth, alone_at, as_json, restore_group, restore_member
 from node.store.backup.trial import try_restore
@@ -63,7 +64,7 @@ def main() -> int:
     try:
         result = carry_out(json.loads(sys.stdin.read()))
     except (StoreError, OSError) as error:
-        print(f"backup: {error}", file=sys.stderr)
+        print(escaped(f"backup: {error}"), file=sys.stderr)
         return FINDING
     print(json.dumps(result, ensure_ascii=False))
     return FINE

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from node.printable import escaped
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
 from node.store.files.platform import OS, Platform
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             report = perform(action, options.directory, dry_run=options.dry_run)
     except (StoreError, OSError) as error:
-        print(f"repair: {error}", file=sys.stderr)
+        print(escaped(f"repair: {error}"), file=sys.stderr)
         return FINDING
     print(json.dumps(report.as_json(), ensure_ascii=False) if options.as_json else report.as_text())
     return FINDING if report.has_findings else FINE

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from node.printable import escaped
 from node.store.faults.ranges import in_words
 from node.store.faults.results import Fault
 from node.store.file_store import FileStore
@@ -100,7 +101,7 @@ class Report:
         lines += _listed("Next:", self.next)
         if self.action == "look" and self.state and not self.problems:
             lines += ["", "Nothing is wrong: every record was read. There is nothing to repair."]
-        return "\n".join(lines)
+        return "\n".join(map(escaped, lines))
 
 
 def range_in_words(first_index: int, last_index: int) -> str:

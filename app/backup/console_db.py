@@ -1,8 +1,9 @@
 """The console's database in a back-up: a consistent copy of a SQLite file, beside a running console or without one.
 
 Invariants: the copy is SQLite's own (its online backup: one moment's state, whatever is written meanwhile), checked by
-SQLite before it counts; the key file that opens its sealed secrets does not travel along. PostgreSQL has tools of its
-own, and is refused with their name.
+SQLite before it counts; the key file that opens its sealed secrets does not travel along. Sessions and login links of
+the time of the back-up open nothing where it is restored: since then they may have been ended, used or made void.
+PostgreSQL has tools of its own, and is refused with their name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from app.backup.taking import BackupRefused
 from node.store.backup.manifest import CONSOLE, File
@@ -19,6 +21,8 @@ from node.store.backup.pieces import compare_file
 from node.store.errors import wrap
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import OS
+
+LOGINS: Final = ("login_links", "sessions")  # tables of what opens the console at the moment, or did
 
 
 def database_path(db: str) -> Path:
@@ -56,6 +60,7 @@ def restore_database(source: Path, file: File, target: Path) -> None:
     part = target.with_name(f"{target.name}.restoring")
     part.unlink(missing_ok=True)
     _copy(source / file.name, part)
+    _end_logins(part)
     os.replace(part, target)
     sync_directory(target.parent)
 
@@ -89,6 +94,18 @@ def _copy(path: Path, target: Path) -> None:
         raise BackupRefused(f"{path}: {error}") from error
     except OSError as error:
         raise wrap(error, f"copying {path} to {target}") from error
+
+
+def _end_logins(path: Path) -> None:
+    """Raises BackupRefused. One made by a release that had no such tables is left as it is."""
+    try:
+        with closing(sqlite3.connect(f"{_url(path)}?mode=rw", uri=True)) as copy, copy:
+            copy.execute("PRAGMA synchronous=FULL")
+            there = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table in sorted(there.intersection(LOGINS)):
+                copy.execute(f"DELETE FROM {table}")
+    except sqlite3.Error as error:
+        raise BackupRefused(f"{path}: {error}") from error
 
 
 def _url(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 from dataclasses import replace
@@ -15,13 +16,15 @@ from app.backup.sets import add_set
 from app.backup.snapshots import with_snapshot
 from app.backup.source import DirectorySource, SavedState
 from app.backup.taking import BackupRefused
+from app.security import trail_chain
 from node.protocol.group_members import GroupMembers
 from node.store.backup.command import GROUP, MEMBER, carry_out
-from node.store.backup.manifest import BackupDamaged, check_files, read_manifest
+from node.store.backup.manifest import BackupDamaged, File, check_files, read_manifest
 from node.store.backup.restoring import alone_at
 from node.store.errors import StoreError, StoreRefused
 from node.store.files.os_files import pack_sealed_json, read_sealed_json
 from tests.unit.backup_kit import TOKEN, add_members, back_up, make_member
+from tests.unit.console_kit import BASE, running
 from tests.unit.test_backup_command import make_database, rows_of
 
 ODD: list[Any] = [
@@ -152,6 +155,39 @@ def test_a_database_in_a_directory_with_an_odd_name(tmp_path: Path, folder: str)
     check_database(place, made)
     restore_database(place, made, tmp_path / "back" / folder / "console.db")
     assert rows_of(tmp_path / "back" / folder / "console.db") == 3
+
+
+def test_a_restored_console_opens_for_no_session_and_no_link_of_its_day(tmp_path: Path) -> None:
+    """They were ended and used since then; what was revoked counts again, and the command says so."""
+    live, back = tmp_path / "live" / "console.db", tmp_path / "back" / "console.db"
+    for one in (live, back):
+        one.parent.mkdir()
+
+    async def before() -> tuple[File, str, str, str]:
+        async with running(tmp_path, seeded=False, db_url=f"sqlite:///{live}") as kit:
+            ann = await kit.person("ann")
+            token = (await ann.change("POST", "/api/v1/tokens", json={"name": "ci", "role": "viewer"})).json()["token"]
+            link = await kit.link("bea", "admin")
+            made = copy_database(str(live), tmp_path, "000001")
+            assert (await kit.client(origin=BASE).post(link)).status_code == 303
+            cookie = ann.client.cookies[kit.app.state.cookie_name()]
+            assert (await ann.change("POST", "/logout")).status_code == 303
+            return made, cookie, link, token
+
+    async def after(cookie: str, link: str, token: str) -> None:
+        async with running(tmp_path, seeded=False, db_url=f"sqlite:///{back}") as kit:
+            thief = kit.client(origin=BASE, cookie=f"{kit.app.state.cookie_name()}={cookie}")
+            assert (await thief.get("/api/v1/me")).status_code == 401
+            assert (await kit.client(origin=BASE).post(link)).status_code == 410
+            robot = kit.client(authorization=f"Bearer {token}")
+            assert (await robot.get("/api/v1/clusters")).status_code == 200
+            async with kit.app.state.sessions() as db:
+                assert (await trail_chain.verify(db)).problems == []
+
+    made, *shown = asyncio.run(before())
+    back.parent.rmdir()
+    restore_database(tmp_path, made, back)
+    asyncio.run(after(*shown))
 
 
 @pytest.mark.parametrize("name", ["../../../mine", "/tmp/mine", "sub/data", "\0"])

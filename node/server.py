@@ -46,6 +46,7 @@ from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
 from node.store.files.identity import Base
 from node.store.files.platform import OS, Platform
+from node.unwritable import why_denied
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -80,15 +81,6 @@ def with_command(reason: str, directory: Path) -> str:
     return (
         f"{reason} (`quorumscope store verify {directory}` shows what is there,"
         f" `quorumscope store repair {directory}` settles what an operator must decide)"
-    )
-
-
-def why_denied(data: Path) -> str:
-    """What to do where nothing may be written to a data directory."""
-    return (
-        f"user {os.getuid()} cannot write to {data}: give it that directory with all that is in it (chown -R), or mount"
-        " its file system read-write (one that met errors is mounted read-only by the system: look into its log first);"
-        " then start the node again"
     )
 
 

@@ -17,6 +17,7 @@ from node.config import Settings
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
 from node.protocol.codes import RequestCode
+from node.unwritable import is_unwritable, why_denied
 from node.views.base import AnswerView, UnknownView
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
@@ -189,11 +190,15 @@ class Snapshots:
         )
 
     def down_reason(self, tried: EngineAway) -> str:
-        """Who listens there instead; what the engine or its supervisor wrote down at its end; else that nobody does."""
+        """Who listens there instead; what the engine or its supervisor wrote down at its end, unless neither can; else
+        that nobody listens."""
+        data = self.settings.node.data
         if isinstance(tried, EngineForeign):
             return str(tried)
+        if is_unwritable(data):  # what stands there is from before
+            return why_denied(data)
         try:
-            note = json.loads((self.settings.node.data / REASON_FILE).read_text())
+            note = json.loads((data / REASON_FILE).read_text())
             return str(note["reason"])
         except (OSError, ValueError, KeyError, TypeError):
             return f"nothing answers at its port ({tried})"

@@ -56,7 +56,8 @@ class StoreIOError(StoreError):
 def wrap(error: OSError, attempt: str) -> StoreError:
     """The store's own exception for an operating system error, with what was being attempted."""
     if error.errno in _NO_SPACE:
-        return StoreFull(f"{attempt}: no space left ({error.strerror})")
+        limit = "; this process may write no file that large: see `ulimit -f`" if error.errno == errno.EFBIG else ""
+        return StoreFull(f"{attempt}: no space left ({error.strerror}{limit})")
     return StoreIOError(f"{attempt}: {error.strerror or error}")
 
 

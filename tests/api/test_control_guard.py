@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,19 @@ def test_without_engine_and_log_nothing_is_invented(tmp_path: Path) -> None:
             gauges = (await asking.get("/metrics")).text
             assert 'quorumscope_engine{state="down"} 1.0' in gauges and "quorumscope_term 0" not in gauges
 
+    run(work())
+
+
+def test_a_directory_that_nobody_may_write_to_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine could leave a note there: it was only said that nothing listens, or why an earlier one had ended."""
+    (tmp_path / "engine-refused.json").write_text('{"reason": "the lock is held", "at": "", "command": ""}')
+
+    async def work() -> None:
+        async with client(tmp_path) as asking:
+            reason = (await asking.get("/api/v1/state")).json()["engine_reason"]
+            assert f"cannot write to {tmp_path}: " in reason and "mount its file system read-write" in reason
+
+    monkeypatch.setattr("node.unwritable.os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
     run(work())
 
 

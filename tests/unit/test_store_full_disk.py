@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -443,4 +444,31 @@ def test_a_file_that_cannot_be_removed_gives_nothing_back_later(tmp_path: Path, 
         and not again.files.data.has_bytes(again.files.end.end_pos)
     )
     assert not any("damaged" in alarm for alarm in again.alarms), again.alarms
+    again.close()
+
+
+def test_a_limit_on_the_size_of_files_is_a_full_disk_that_names_it(tmp_path: Path) -> None:
+    """What stands in front of the limit stays as it is, and the log goes on once the limit is raised."""
+    sizes = {"data_file_size": DATA_BYTES, "index_file_size": INDEX_BYTES}
+    store = store_fixtures.open_store(tmp_path / "store", **sizes)
+    held = [b"before"]
+    store.append_as_leader(held, 1)
+    store_fixtures.sync(store)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StoreFull, match="ulimit -f") as full:
+            for number in range(100):
+                store.append_as_leader([b"%d" % number + b"x" * 3000], 1)
+                held.append(b"%d" % number + b"x" * 3000)
+        assert not full.value.leaves_bytes and not store.failed
+        assert store_fixtures.sync(store) == len(held) - 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(held) > 4
+    store.append_as_leader([b"behind"], 1)
+    store_fixtures.sync(store)
+    store_fixtures.kill(store)
+    again = store_fixtures.open_store(tmp_path / "store", **sizes)
+    assert [entry.body for entry in store_fixtures.entries_of(again)] == [*held, b"behind"] and again.faults == ()
     again.close()

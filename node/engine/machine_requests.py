@@ -117,7 +117,7 @@ class MachineRequests:
 
     def _idle(self) -> Outcome | None:
         """Refuses for a leader whose state machine has not said yet where it stands (it starts, or is started again),
-        or which cannot apply an entry.
+        which cannot apply an entry, or whose state is not one of this log.
 
         What was appended then would be in the log for good, and its result unknown where that takes long.
         """
@@ -128,6 +128,8 @@ class MachineRequests:
             text = f"the state machine is not there: {replica.applying.status().last_error or 'it has not started yet'}"
         elif failing := replica.applying.failing:
             text = f"the state machine applies nothing more: {failing}"
+        elif unfit := replica.applying.unfit:
+            text = f"the state machine takes no commands here: {unfit}"
         else:
             return None
         code = ResponseCode.LEADER_NOT_READY

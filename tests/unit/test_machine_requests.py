@@ -16,7 +16,7 @@ from node.protocol.codes import RequestCode, ResponseCode, Role
 from node.state_machine.kind import HEAD, Type
 from node.transport.machine_frames import QuestionRequest, encode_question
 from node.transport.remoting import Frame
-from node.transport.slab_frames import AppendRequest, ReadMode, encode_append
+from node.transport.slab_frames import AppendAnswer, AppendedByte, AppendRequest, ReadMode, encode_append
 
 
 class Engine:
@@ -24,7 +24,10 @@ class Engine:
 
     def __init__(self) -> None:
         applying = SimpleNamespace(needs_state_from=-1, failing="", unfit="")
-        self.replica = SimpleNamespace(role=Role.LEADER, applied_index=3, committed_index=9, applying=applying)
+        self.replica = SimpleNamespace(
+            role=Role.LEADER, term=1, applied_index=3, committed_index=9, applying=applying,
+            config=SimpleNamespace(self_id="n0"),
+        )  # fmt: skip
         self.proposals = self
         self.proposed: list[Proposal] = []
         self.asked: list[tuple[int, int]] = []  # of the state machine: least index, wait
@@ -43,6 +46,13 @@ class Engine:
 
     def ask(self, _contents: object, min_index: int, wait_ms: int, _deliver: object) -> None:
         self.asked.append((min_index, wait_ms))
+
+
+class Answers:
+    """Of the other client requests: an outcome as it is."""
+
+    def append_answer(self, outcome: Outcome) -> AppendAnswer:
+        return AppendAnswer(outcome.code, -1, -1, outcome.term, AppendedByte.NOT_APPENDED, detail=outcome.detail)
 
 
 class Peer:
@@ -69,6 +79,16 @@ def test_a_stamp_is_never_before_the_one_before_it() -> None:
         requests.command(Peer(), Frame(RequestCode.COMMAND, 1, body))
     stamps = [HEAD.unpack_from(bytes(one.bodies[0])) for one in engine.proposed]
     assert stamps == [(Type.COMMAND, 1000), (Type.COMMAND, 1000), (Type.COMMAND, 1100)]
+
+
+def test_a_leader_whose_state_is_not_of_its_log_takes_no_command() -> None:
+    """It would be in the log for good, and its result be what another history makes of it."""
+    engine, peer = Engine(), Peer()
+    engine.replica.applying.unfit = "its snapshots are of another history"
+    requests = MachineRequests(engine, engine, Answers(), Quota())  # type: ignore[arg-type]
+    requests.command(peer, Frame(RequestCode.COMMAND, 1, b"".join(encode_append(AppendRequest([b"x"])))))
+    (answer,) = peer.answers
+    assert not engine.proposed and b"takes no commands here: its snapshots are of another history" in answer
 
 
 @pytest.mark.parametrize(("mode", "least"), [(ReadMode.LINEARIZABLE, 7), (ReadMode.LEASE, 7), (ReadMode.UNSAFE, -1)])

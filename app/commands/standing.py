@@ -17,6 +17,7 @@ from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.health.classify import classify
+from app.health.confirming import writes_stopped
 from app.health.facts import ATTENTION, CRITICAL, UNKNOWN, rfc3339
 from app.health.group_view import GroupView, QuorumView
 from app.health.recall import Recall
@@ -87,6 +88,7 @@ class Missing(View):
 class StatusView(View):
     """The whole of `status --json`; `pending`: something is wrong that has not lasted long enough to be a problem.
 
+    `writes_stopped`: why no new write gets through though the quorum stands; empty: they do, or it is not known.
     `others`: who was asked and does not belong to the group by its leader's log (any more).
     """
 
@@ -100,6 +102,7 @@ class StatusView(View):
     problems: tuple[StatusProblem, ...]
     unknown: tuple[Missing, ...]
     pending: Flag = False
+    writes_stopped: str = Field(default="", exclude=True)
 
 
 def summary_of(
@@ -132,6 +135,7 @@ def summary_of(
         ),
         unknown=tuple(unknown_of(view)),
         pending=view.pending,
+        writes_stopped=writes_stopped(view),
     )
 
 

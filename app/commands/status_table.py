@@ -70,12 +70,7 @@ def leader_end_of(summary: StatusView) -> int | None:
 
 def table_of(summary: StatusView, width: int | None = None) -> list[str]:
     """The lines of `status`; `width`: of the terminal, in characters, None where the output is none."""
-    quorum = summary.quorum
-    stands = {
-        True: "the quorum stands",
-        False: f"NO QUORUM: {quorum.needed} that hear each other are needed",
-        None: "whether a quorum stands is unknown",
-    }[quorum.stands]
+    quorum, stands = summary.quorum, quorum_words(summary)
     term = "(term unknown)" if summary.term is None else f"in term {summary.term}"
     leads = f"{summary.leader_id} leads {term}" if summary.leader_id else without_leader(summary)
     who = "members" if quorum.size == len(summary.members) else "voters"
@@ -87,6 +82,18 @@ def table_of(summary: StatusView, width: int | None = None) -> list[str]:
     lines += dict.fromkeys(f"? {one.reason}" for one in summary.unknown)
     table = in_full(rows) if width is None else fitted(rows, width)
     return [*wrapped([head], width), *table, *wrapped(lines, width)]
+
+
+def quorum_words(summary: StatusView) -> str:
+    """Whether enough members hear each other, and hold what is written."""
+    quorum = summary.quorum
+    if quorum.stands is None:
+        return "whether a quorum stands is unknown"
+    if not quorum.stands:
+        return f"NO QUORUM: {quorum.needed} that hear each other are needed"
+    if summary.writes_stopped:
+        return f"NO NEW WRITE GETS THROUGH: {summary.writes_stopped}"
+    return "the quorum stands"
 
 
 def why_silent(member: AskedMember) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from app.commands.status_table import leader_end_of, row_of
+from app.commands.status_table import leader_end_of, quorum_words, row_of
 
 if TYPE_CHECKING:
     from app.demo.run import Demo
@@ -34,9 +34,10 @@ def table_of(demo: Demo) -> Table:
         row = row_of(member, end)
         style = "bold" if row["role"] == "LEADER" else "dim" if member.state is None else None
         table.add_row(*(row[name] for name in (*LEFT, *RIGHT)), style=style)
-    stands = "the quorum stands" if summary.quorum.stands else "NO QUORUM"
     fed = demo.feeder.fed if demo.feeder else None
-    table.caption = stands + (f"; {fed.appended:,} messages, {fed.unknown} of unknown outcome" if fed else "")
+    table.caption = quorum_words(summary) + (
+        f"; {fed.appended:,} messages, {fed.unknown} of unknown outcome" if fed else ""
+    )
     table.caption_justify = "left"
     return table
 

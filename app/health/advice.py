@@ -235,6 +235,31 @@ ADVICE: Final[dict[str, Advice]] = {
         means="{node}'s state machine raised at an entry, or that entry cannot be read there; it is never skipped",
         step="mend what the problem's text names, on all members alike; then this starts its state machine again",
     ),
+    "alarm_applier_behind": Advice(
+        "{node}'s state ends before its log begins, and what lies between is nowhere on it: it keeps its log and its"
+        " vote, and answers no question of the state",
+        "the leader sends {node} its own state by itself; where {node} leads, move leadership away first; it is well"
+        " when this ends with 0",
+        "a-state-machine-does-not-apply",
+        actions=("transfer",),
+    ),
+    "alarm_applier_diverged": Advice(
+        "{node}'s snapshots go up to an entry that its log does not have: they are of another group or of another"
+        " history, so its state is not believed; it keeps its log and its vote",
+        "where {node} leads, move leadership away first; then end {node}, put another member's `snapshot` directory in"
+        " the place of its own, and start it again; it is well when this ends with 0",
+        "a-state-machine-does-not-apply",
+        actions=("transfer",),
+    ),
+    "alarm_snapshot_damaged": Advice(
+        "{node}'s disk returns something else than its state machine saved there; the state in memory is as good as"
+        " ever, and is saved again by itself",
+        "look at that disk; nothing else has to be done. This has all snapshots read again at once",
+        "damaged-entries",
+        command=SCRUB,
+        curl=SCRUB_CURL,
+        actions=("scrub",),
+    ),
     "alarm_disk_full": Advice(
         "{node}'s disk refused a write, or is fuller than it may be: it stores nothing new, and goes on answering",
         "make room on {where} (see what else lies on that disk), or raise the limit; it tries again by itself, without"

@@ -31,6 +31,8 @@ VOTER_STATES: Final = {
 ALARM_TEXT: Final = {
     "disk_full": "{node}'s disk is full", "disk_low": "{node}'s disk is nearly full",
     "applier_down": "{node}'s state machine is down", "apply_failed": "{node}'s state machine goes no further",
+    "applier_behind": "{node}'s state machine lost its state",
+    "applier_diverged": "{node}'s state machine holds a state of another log",
     "snapshot_damaged": "a snapshot of {node}'s is damaged",
     "broker_down": "{node}'s broker is down", "broker_dispatch_stopped": "{node}'s broker dispatches nothing",
     "broker_dispatch_behind": "{node}'s broker is behind with its dispatch",

@@ -48,6 +48,9 @@ WHICH_MEMBER: Final = (
     "read on the audit's page which entries on which replica, have those members mend them, and audit again"
 )
 OF_A_MEMBER: Final = frozenset({"scrub", "restart", "restart_machine"})
+WITHOUT_STATE: Final = frozenset(  # the member's state machine answers nothing
+    {"alarm_apply_failed", "alarm_applier_down", "alarm_applier_behind", "alarm_applier_diverged"}
+)
 FLUSH_STAKE: Final = "a power cut of {needed} members at once loses writes that were acknowledged"
 
 
@@ -200,9 +203,9 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"{finding.node_id} confirms no new writes; {spare(view)}"
         case "alarm_broker_down" if finding.node_id == view.leader_id:
             return f"no broker of the group takes messages while {finding.node_id} leads; its log takes writes"
-        case "alarm_apply_failed" | "alarm_applier_down" if finding.node_id == view.leader_id:
+        case code if code in WITHOUT_STATE and finding.node_id == view.leader_id:
             return f"no command is taken while {finding.node_id} leads, and it answers no question; nothing is lost"
-        case "alarm_apply_failed" | "alarm_applier_down":
+        case code if code in WITHOUT_STATE:
             return f"questions at {finding.node_id} get no answer; {spare(view)}"
         case "not_applying":
             return f"commands and questions at {finding.node_id} get no result in time; {spare(view)}"

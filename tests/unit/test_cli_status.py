@@ -199,6 +199,35 @@ def test_alarms_keep_their_code_and_severity(alarm: Any, code: str, severity: st
     assert (found.code, found.severity, found.member, found.text) == (code, severity, "n1", text)
 
 
+def test_a_quorum_that_hears_each_other_and_stores_nothing_is_not_said_to_stand_and_no_more() -> None:
+    full = [{"code": "disk_full", "severity": "critical", "text": "x"}]
+    members = [member("n0", acks=FRESH), member("n1", alarms=full), member("n2", alarms=full)]
+    summary = look(members)
+    assert table_of(summary)[0] == (
+        "group g: n0 leads in term 4; 3 of 3 members answer, NO NEW WRITE GETS THROUGH: n1 and n2 confirm none"
+    )
+    assert summary.quorum.stands is True and "writes_stopped" not in summary.to_json()
+    assert codes(summary)[0] == ("writes_stopped", None)
+    assert table_of(look([*members[:2], member("n2")]))[0].endswith("3 of 3 members answer, the quorum stands")
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "said", "stake"),
+    [
+        ("applier_diverged", "critical", "n1's state machine holds a state of another log", "questions at n1"),
+        ("applier_behind", "critical", "n1's state machine lost its state", "questions at n1"),
+        ("snapshot_damaged", "warning", "a snapshot of n1's is damaged", "writes get through"),
+    ],
+)
+def test_a_state_that_is_not_the_logs_says_what_to_do(code: str, severity: str, said: str, stake: str) -> None:
+    alarm = {"code": code, "severity": severity, "text": "x"}
+    (found,) = look([member("n0", acks=FRESH), member("n1", alarms=[alarm]), member("n2")]).problems
+    assert (found.code, found.member) == (f"alarm_{code}", "n1")
+    assert (found.text, found.at_stake[: len(stake)]) == (f"{said}, for 3 s: x.", stake)
+    assert "snapshot" in found.means + found.step or "state" in found.means
+    assert "alarms" not in (found.docs or "")
+
+
 def test_a_group_of_one_needs_to_hear_nobody() -> None:
     alone = member("n0", acks={"n0": 0}, peers=[{"id": "n0", "connected": True}])
     summary = summary_of("g", [alone], NOW)

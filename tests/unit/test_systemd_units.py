@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from app.command_line import app
+from app.command_line import run
 from tests.prepare import find_systemd
 
 UNITS = Path(__file__).parents[2] / "docs/deploy/systemd"
@@ -50,12 +49,13 @@ def test_the_back_up_and_its_timer_are_clean(tmp_path: Path) -> None:
         assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
-def test_the_back_up_runs_what_there_is() -> None:
+def test_the_back_up_runs_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     command, *words = next(
         line.partition("=")[2].split() for line in (UNITS / BACKUP).read_text().splitlines() if "ExecStart" in line
     )
     assert (command, words[0]) == (COMMAND, "backup")
-    options = CliRunner().invoke(app, ["backup", "--help"]).output
+    assert run(["backup", "--help"]) == 0
+    options = capsys.readouterr().out
     assert all(word in options for word in words if word.startswith("--"))
 
 
@@ -69,7 +69,7 @@ def test_the_unit_is_hardened(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_it_runs_and_grants(name: str) -> None:
+def test_what_it_runs_and_grants(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(UNITS / name)
@@ -82,5 +82,6 @@ def test_what_it_runs_and_grants(name: str) -> None:
     assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
     command, *words = service["ExecStart"].split()
     assert command == COMMAND
-    options = CliRunner().invoke(app, [words[0], "--help"]).output
+    assert run([words[0], "--help"]) == 0
+    options = capsys.readouterr().out
     assert all(word in options for word in words if word.startswith("--"))

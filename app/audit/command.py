@@ -21,7 +21,7 @@ from typing import Any, Final
 from app.audit.fencing import store_directory
 from app.audit.launch import Lines, last_words, request_cancel, start_job, write_spec
 from app.audit.message_render import render_messages
-from app.audit.pair_result import render_pair
+from app.audit.pair_render import render_pair
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed

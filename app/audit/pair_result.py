@@ -18,7 +18,6 @@ from app.audit.classify import names
 from app.audit.pair_compare import Fact, Seen
 from app.audit.pair_logs import PairLog
 from app.audit.result import FINDINGS_MAX
-from node.printable import escaped
 
 SEVERITY: Final = "critical"
 PROVES: Final = (
@@ -268,37 +267,3 @@ def _stand(master: PairLog, slave: PairLog) -> str:
         return f"{slave.id} holds nothing of what {master.id} has"
     behind = f", and ends {master.end - slave.end:,} bytes before it" if slave.end < master.end else ""
     return f"{slave.id} holds the same {high - low:,} bytes as {master.id} (offsets {low:,} to {high - 1:,}){behind}"
-
-
-def render_pair(result: dict[str, Any]) -> str:
-    """The result for people: the sentence, what it proves, the logs, then the findings, records side by side."""
-    out = [result["summary"], "", f"verdict  {result['verdict']} (ha)", f"proves   {result['proves']}"]
-    for one in result["replicas"]:
-        if one["problem"]:
-            out.append(f"{one['id']:8} not read: {one['problem']}")
-            continue
-        said = f"{one['role']}, offsets {one['min_offset']:,} to {one['max_offset']:,}"
-        said += f", files of {one['file_bytes']:,} bytes"
-        out.append(f"{one['id']:8} {said}" + (f", epoch {one['epoch']}" if one["epoch"] is not None else ""))
-    for gap in result["unaudited"]:
-        if gap["from_index"] is not None:
-            out.append(f"NOT READ {gap['replica']} {gap['from_index']:,} to {gap['to_index']:,}: {gap['reason']}")
-    for lone in result["single_copy_ranges"]:
-        out.append(f"only on  {lone['replica']}: {lone['from_index']:,} to {lone['to_index']:,}")
-    for row in result["findings"]:
-        out.append(f"{row['severity']:8} {row['class']:18} {row['detail']}")
-        out.append(f"{'':27} means: {row['means']}")
-        for side in row.get("sides", []):
-            out.append(f"{'':27} {side_line(side)}")
-    if result["findings_truncated"]:
-        out.append(f"... {result['findings_total'] - len(result['findings']):,} more findings")
-    out.append(f"{result['rows']:,} records read in {result['seconds']:.1f} s")
-    return "\n".join(map(escaped, out))
-
-
-def side_line(side: dict[str, Any]) -> str:
-    what = side["flaw"] or f"{side['topic']} queue {side['queue_id']} offset {side['queue_offset']}"
-    return (
-        f"{', '.join(side['replicas'])}: {side['size_bytes']:,} bytes at {side['offset']:,}, CRC {side['crc']}: {what};"
-        f" from {side['bytes_at']:,}: {side['bytes']}"
-    )

@@ -18,7 +18,7 @@ import pytest
 
 from app.audit.command import render
 from app.audit.message_render import render_messages
-from app.audit.pair_result import render_pair
+from app.audit.pair_render import render_pair
 from app.cli import run as run_cli
 from app.commands import common
 from app.commands.entries import print_entry

@@ -13,7 +13,8 @@ from app.audit.pair_audit import excused, plan
 from app.audit.pair_compare import Fact, compare_file
 from app.audit.pair_logs import PairLog, reader_of
 from app.audit.pair_opening import opened
-from app.audit.pair_result import render_pair, result_of
+from app.audit.pair_render import render_pair
+from app.audit.pair_result import result_of
 from app.audit.replicas import ReplicaSpec
 from app.cli import run
 from app.commands.common import Exit

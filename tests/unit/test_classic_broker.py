@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
+from node.broker.schedule import COMMIT_EVERY_S
 from node.config import ConfigError, load
 from node.message_store.errors import MessageStoreError
+from node.message_store.write_files import OsDisk
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import SendAnswer
@@ -167,3 +170,29 @@ async def test_a_topic_that_is_made_again_shows_nothing_old(tmp_path: Path) -> N
     with pytest.raises(MessageStoreError, match="deleted-topics cannot be read"):
         async with classic(settings):
             pass
+
+
+@story
+async def test_a_delayed_message_whose_delivery_meets_a_failed_write_is_delivered_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    """It counted as one that never can be delivered, and its delay offset passed it over for good."""
+    levels = {"broker.delay_levels": "1s"}
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m", "s"), **levels)
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"late", i="DELAY\x011")
+        schedule, log = master.broker.schedule, master.broker.store.log
+        assert schedule is not None
+        with pytest.MonkeyPatch.context() as patched:
+
+            def fails(_disk: OsDisk, path: Path, _offset: int, _data: object) -> None:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+
+            patched.setattr(OsDisk, "write", fails)
+            await until(lambda: bool(log.broken_by))
+            await asyncio.sleep(2 * COMMIT_EVERY_S)
+        assert not [said for said in master.notes if said[0] == "delivery_impossible"]
+        assert schedule.next_offsets == {1: 0} and master.broker._tables is not None
+        assert not master.broker._tables.delays
+    async with classic(settings) as master, master.client() as client:
+        assert await pulled(client, 1) == [b"late"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from node.broker.classic.delay_offsets import DelayOffsetsBehindFlush
 from node.broker.schedule import COMMIT_EVERY_S
 from node.config import ConfigError, load
+from node.ha import keeper
 from node.message_store.errors import MessageStoreError
 from node.message_store.write_files import OsDisk
 from node.rocketmq.codes import Answer, Request
@@ -196,3 +199,59 @@ async def test_a_delayed_message_whose_delivery_meets_a_failed_write_is_delivere
         assert not master.broker._tables.delays
     async with classic(settings) as master, master.client() as client:
         assert await pulled(client, 1) == [b"late"]
+
+
+@story
+async def test_a_delay_offset_is_kept_once_what_was_delivered_is_on_disk(tmp_path: Path) -> None:
+    """Its file is synced at once, and the log twice a second: a power loss in between took a message for good."""
+    settings = classic_settings(
+        tmp_path, "m", "async_master", pair_ports("m", "s"), **{"node.flush": "async", "broker.delay_levels": "1s"}
+    )
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"late", i="DELAY\x011")
+        schedule, log, tables = master.broker.schedule, master.broker.store.log, master.broker._tables
+        assert schedule is not None and tables is not None
+        with pytest.MonkeyPatch.context() as patched:
+            await until(lambda: log.flushed_offset == log.max_offset)
+            patched.setattr(keeper, "FLUSH_EVERY_MS", 1 << 40)
+            assert await pulled(client, 1) == [b"late"]
+            await until(lambda: schedule.next_offsets == {1: 1})
+            await asyncio.sleep(3 * COMMIT_EVERY_S)
+            assert log.flushed_offset < log.max_offset and not tables.delays
+        await until(lambda: tables.delays == {1: 1})
+        assert log.flushed_offset == log.max_offset
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_delay_offsets_wait_for_the_flush_of_what_was_there_when_they_were_reached(is_busy: bool) -> None:
+    class Log:
+        max_offset = flushed_offset = 100
+        broken_by = ""
+
+    class Kept:
+        def __init__(self) -> None:
+            self.offsets: dict[int, int] = {}
+
+        def get(self, level: int) -> int | None:
+            return self.offsets.get(level)
+
+        def commit(self, offsets: Mapping[int, int]) -> bool:
+            self.offsets |= offsets
+            return True
+
+    log, kept = Log(), Kept()
+    delays = DelayOffsetsBehindFlush(kept, log)
+    assert delays.commit({1: 1}) and kept.offsets == {1: 1}  # all is on disk
+    log.max_offset = 200
+    assert not delays.commit({1: 2}) and kept.offsets == {1: 1}
+    log.max_offset, log.flushed_offset = 300, 200  # it is always behind: what is on disk is kept all the same
+    assert not delays.commit({1: 3, 2: 1}) and kept.offsets == {1: 2}
+    assert not delays.commit({1: 3, 2: 1})
+    log.max_offset, log.flushed_offset = (400, 300) if is_busy else (300, 300)
+    assert delays.commit({1: 3, 2: 1}) is not is_busy and kept.offsets == {1: 3, 2: 1}
+    log.max_offset = 500
+    assert not delays.commit({1: 4}) and delays.get(1) == 3  # another mastership: of the first one nothing is kept
+    log.max_offset = log.flushed_offset = 600
+    assert delays.commit({2: 2}) and kept.offsets == {1: 3, 2: 2}
+    log.broken_by = "a sync that failed"
+    assert not delays.commit({2: 3}) and kept.offsets == {1: 3, 2: 2}

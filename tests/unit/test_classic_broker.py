@@ -13,9 +13,12 @@ from node.broker.classic.delay_offsets import DelayOffsetsBehindFlush
 from node.broker.schedule import COMMIT_EVERY_S
 from node.config import ConfigError, load
 from node.ha import keeper
+from node.message_client.link import Link
 from node.message_store.errors import MessageStoreError
 from node.message_store.write_files import OsDisk
+from node.rocketmq.bodies import offsets_answer
 from node.rocketmq.codes import Answer, Request
+from node.rocketmq.command import Command
 from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import SendAnswer
 from node.views.ha import HaView
@@ -255,3 +258,30 @@ def test_delay_offsets_wait_for_the_flush_of_what_was_there_when_they_were_reach
     assert delays.commit({2: 2}) and kept.offsets == {1: 3, 2: 2}
     log.broken_by = "a sync that failed"
     assert not delays.commit({2: 3}) and kept.offsets == {1: 3, 2: 2}
+
+
+@story
+async def test_what_is_committed_at_a_slave_while_it_asks_its_master_does_not_go_back(tmp_path: Path) -> None:
+    """The master's offsets, said before that, took its place: a consumer that asked then began further back."""
+    settings = classic_settings(tmp_path, "s", "slave", pair_ports("m", "s"))
+    async with classic(settings) as slave:
+        sync, offsets = slave.broker.sync, slave.port.context.offsets
+        assert sync is not None
+        merged: list[str] = []
+
+        class Master(Link):
+            async def ask(self, code: int, fields: Mapping[str, str], _body: bytes, _within_s: float) -> Command:
+                body = offsets_answer({"T@G": {0: 5, 1: 7}}) if code == Request.GET_ALL_CONSUMER_OFFSET else b""
+                if not body:
+                    merged.append(fields["commitOffset"])
+                    offsets.put("G", "T", 0, 12)  # a consumer goes on
+                    offsets.put("G", "T", 1, 8)
+                return Command(Answer.SUCCESS, 1, 1, {}, None, body)
+
+        offsets.put("G", "T", 0, 10)
+        await sync._offsets(Master("127.0.0.1:1"))
+        assert merged == ["10"]
+        assert offsets.queues("T", "G") == {0: 12, 1: 8}
+        assert sync.here.offsets == {("T", "G", 0): 12, ("T", "G", 1): 8}
+        await sync._offsets(Master("127.0.0.1:1"))
+        assert merged == ["10", "12", "8"] and offsets.queues("T", "G") == {0: 12, 1: 8} and not sync.here.offsets

@@ -80,6 +80,18 @@ def test_a_snapshot_that_is_not_what_was_written_is_a_problem(data: Path, capsys
     assert "2 problems" in capsys.readouterr().out
 
 
+def test_a_damaged_snapshot_is_no_store_with_nothing_to_repair(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rotten = saved(data / "dledger-n0", 20)
+    assert run(["store", "repair", str(data)]) == 0
+    assert "every record and every snapshot was read" in capsys.readouterr().out
+    rotten.write_bytes(b"tHe state")
+    assert run(["store", "repair", str(data)]) == 1
+    said = capsys.readouterr().out
+    assert "! The snapshot of entry 20: damaged" in said and "does not match its checksum" in said
+    assert "-> Start the member: it puts this snapshot aside" in said and "Nothing is wrong" not in said
+    assert rotten.read_bytes() == b"tHe state"
+
+
 @pytest.mark.parametrize("name", ["data", "snapshot_meta", "quorumscope-meta"])
 def test_a_fifo_in_a_snapshot_is_waited_for_by_nobody(
     data: Path, name: str, capsys: pytest.CaptureFixture[str]

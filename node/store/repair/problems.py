@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.codes import VoterState
+from node.snapshots.directory import damaged_in
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.hard_state import (
@@ -58,6 +59,18 @@ def faults_left(directory: Path, store: FileStore) -> list[Problem]:
     return found
 
 
+def damaged_snapshots(directory: Path, platform: Platform) -> list[Problem]:
+    """The snapshots of a state machine that are not what was written. Raises StoreError where one cannot be read."""
+    ways = (
+        "Start the member: it puts this snapshot aside, and loads an older one, or its leader's.",
+        "Where no member has that state: quorumscope restore, from a back-up.",
+    )
+    return [
+        Problem(f"The snapshot of entry {one.index}: damaged", f"{one.detail}", ways)
+        for one in damaged_in(directory, platform)
+    ]
+
+
 def look(directory: Path, platform: Platform) -> Report:
     """Raises StoreRefused where there is no store, StoreError where nothing can be determined."""
     report = Report(directory)
@@ -90,6 +103,7 @@ def look(directory: Path, platform: Platform) -> Report:
     scrub_all(store)
     report.see(store)
     report.problems += faults_left(directory, store)
+    report.problems += damaged_snapshots(directory, platform)
     report.notes += [f"The next start will say: {alarm}" for alarm in store.alarms]
     if store.hard_state.voter_state is VoterState.REJOINING and not is_term_lost:
         report.problems.append(_rejoining(directory))
@@ -242,6 +256,7 @@ def _beside_an_engine(report: Report, directory: Path, platform: Platform) -> No
         one if one.what else Problem(f"{sentence(range_in_words(*next(spans)))}: damaged", one.why, one.ways)
         for one in report.problems
     ]
+    report.problems += damaged_snapshots(directory, platform)
 
 
 def _command(directory: Path) -> str:

@@ -100,7 +100,7 @@ class Report:
         lines += _listed("Also:", self.notes)
         lines += _listed("Next:", self.next)
         if self.action == "look" and self.state and not self.problems:
-            lines += ["", "Nothing is wrong: every record was read. There is nothing to repair."]
+            lines += ["", "Nothing is wrong: every record and every snapshot was read. There is nothing to repair."]
         return "\n".join(map(escaped, lines))
 
 

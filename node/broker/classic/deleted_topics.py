@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,8 @@ class DeletedTopics:
         self.begins: dict[Queue, int] = {}
         self._waiting: set[str] = set()
         self._followed = b""
+        self._writing = threading.Lock()  # of threads: one may still write when its task was cancelled
+        self._changes = self._kept = 0  # how often the table was changed, and which change is on disk
         try:
             if self._path.exists():
                 self.begins = _decoded(self._path.read_bytes())
@@ -50,17 +53,23 @@ class DeletedTopics:
     def delete(self, topic: str) -> None:
         self._waiting.add(topic)
 
-    async def save(self) -> None:
-        """After the topics are on disk. Raises OSError."""
-        topics, self._waiting = self._waiting, set()
-        if not topics:
-            return
-        self.begins |= self._ends_of(topics)
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Topics that were deleted, and whose places do not count yet."""
+        return frozenset(self._waiting)
+
+    async def save(self, topics: frozenset[str]) -> None:
+        """Those that wait and are gone on disk. Raises OSError."""
+        topics &= self._waiting
+        self._waiting -= topics
+        if topics:
+            self.begins |= self._ends_of(topics)
+            self._changes += 1
         for topic in topics:
             self._forget(topic)
-        await asyncio.to_thread(self._write, _encoded(self.begins))
+        await self._keep()
 
-    def _ends_of(self, topics: set[str]) -> dict[Queue, int]:
+    def _ends_of(self, topics: Collection[str]) -> dict[Queue, int]:
         return {queue: end for queue, end in self._ends().items() if queue[0] in topics and end}
 
     # --- master and slave -------------------------------------------------------------------------------------------
@@ -82,18 +91,28 @@ class DeletedTopics:
             changed = {queue[0] for queue, _begin in theirs.items() ^ self.begins.items()}
             self.begins.clear()
             self.begins.update(theirs)
+            self._changes += 1
             for topic in changed:
                 self._forget(topic)
-            await asyncio.to_thread(self._write, _encoded(theirs))
+        await self._keep()
         self._followed = said
         return is_new
 
-    def _write(self, data: bytes) -> None:
-        disk = OsDisk()
-        try:
-            disk.replace(self._path, data)
-        finally:
-            disk.close()
+    async def _keep(self) -> None:
+        """All changes so far are on disk, also those of a write that failed. Raises OSError."""
+        if self._kept < self._changes:
+            await asyncio.to_thread(self._write, self._changes, _encoded(self.begins))
+
+    def _write(self, change: int, data: bytes) -> None:
+        """Nothing where a later one is on disk."""
+        with self._writing:
+            if change > self._kept:
+                disk = OsDisk()
+                try:
+                    disk.replace(self._path, data)
+                finally:
+                    disk.close()
+                self._kept = change
 
 
 def _encoded(begins: Mapping[Queue, int]) -> bytes:

@@ -77,8 +77,9 @@ class TablesInFiles:
 
     async def settled(self) -> None:
         """All so far is on disk. Raises OSError."""
+        gone = self.deleted.waiting  # what is deleted meanwhile may be on disk still
         await self._files.save()
-        await self.deleted.save()
+        await self.deleted.save(gone)
 
     # --- delay offsets ----------------------------------------------------------------------------------------------
     def get(self, level: int) -> int | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from app.health.clock_steps import ClockStep
 from app.health.group_view import StartView
 from node.views.closures import ClosuresView
 from node.views.ha import HaView
@@ -55,6 +56,15 @@ class NodeSample:
     rounds: int = 0
     interval_s: float = 0.5  # how often it is asked
     stood_still_s: float = 0.0  # for so long since its last answer this console itself did nothing
+
+    def move(self, step: ClockStep) -> None:
+        """This console's wall clock was set; so the difference of a clock that was not asked since is another one."""
+        if self.last_seen is None or not step.is_fresh(self.last_seen):
+            by_ms = step.by.total_seconds() * 1000
+            known = (self.clock, self.last_clock)
+            self.clock, self.last_clock = (one and Clock(one.offset_ms - by_ms, one.margin_ms) for one in known)
+        self.added_at, self.last_seen = step.moved(self.added_at), step.moved(self.last_seen)
+        self.missed_at = step.moved(self.missed_at)
 
     def missed(self, why: str | None, answers: str | None = None) -> None:
         """It was asked and said nothing that is an answer."""

@@ -23,6 +23,7 @@ from app.console.sampler import Poller
 from app.console.verdict import conclude
 from app.db.base import utc_now
 from app.health.classify import classify
+from app.health.clock_steps import ClockStep, WallClock, boot_s
 from app.health.facts import rfc3339, seconds_since, spell, time_of
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
@@ -76,7 +77,7 @@ class Watch:
         self.pollers = {one.node_id: self.poller(one) for one in members}
         self.audits = {} if audits is None else audits
         self.recent = {} if recent is None else recent
-        self.incidents = Incidents()
+        self.incidents, self.clock = Incidents(), WallClock()
         self.beat, self.background, self.started = Beat(), Background(), False
         self.view = self.assemble()
 
@@ -126,6 +127,9 @@ class Watch:
     def assemble(self) -> GroupView:
         """A new view from the samples as they are now."""
         now, at_s = utc_now(), time.monotonic()
+        step = self.clock.look(now, boot_s())
+        if step is not None:
+            self.clock_set(step)
         self.learn_members(now)
         self.learn_addresses()
         for one in self.samples:
@@ -142,6 +146,13 @@ class Watch:
         if over is not None:
             self.on_events(self.info.id, None, [event_of_incident(over)])
         return view
+
+    def clock_set(self, step: ClockStep) -> None:
+        """All that is remembered by wall time."""
+        for sample in self.samples:
+            sample.move(step)
+        self.recall.move(step)
+        self.incidents.move(step)
 
     def with_notes(self, view: GroupView) -> GroupView:
         """With what people said of the problems: who has taken one on, until when one is muted."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from app.health.clock_steps import ClockStep
 from app.health.facts import INFO, rfc3339, spelled_range, time_of
 from app.health.group_view import GroupView, Incident, Problem
 from app.health.openings import QUIET_S
@@ -48,6 +49,12 @@ class Incidents:
     committed: int | None = None
     well_at: datetime | None = None
     waiting_then: int | None = 0
+
+    def move(self, step: ClockStep) -> None:
+        """The wall clock was set."""
+        self.well_at = step.moved(self.well_at)
+        if self.open is not None:
+            self.open.since, self.open.quiet_since = step.moved(self.open.since), step.moved(self.open.quiet_since)
 
     def observe(self, view: GroupView, now: datetime, earlier: Container[str] = ()) -> Incident | None:
         """`earlier`: the problems that an earlier console reported, whose beginning nobody here saw."""

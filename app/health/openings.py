@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from app.health.clock_steps import ClockStep
 from app.health.group_view import GroupView, Problem
 
 QUIET_S: Final = 3.0  # what is seen again within so long was not over
@@ -41,6 +42,13 @@ class Openings:
     @property
     def ids(self) -> set[str]:
         return set(self.open)
+
+    def move(self, step: ClockStep) -> None:
+        """The wall clock was set."""
+        self.gone_at = step.each(self.gone_at)
+        self.open = {
+            key: one.model_copy(update={"since": step.moved_text(one.since)}) for key, one in self.open.items()
+        }
 
     def observe(self, view: GroupView, explains: Mapping[str, frozenset[str]], now: datetime) -> None:
         shown = {one.id: one for one in view.problems}

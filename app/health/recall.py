@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
+from app.health.clock_steps import ClockStep
 from app.health.group_view import GroupView, MemberView
 from app.health.openings import Openings
 
@@ -126,6 +127,12 @@ class Recall:
     def forget_beginnings(self) -> None:
         """Of what was not seen again."""
         self.began = {key: at for key, at in self.began.items() if key in self.first_seen}
+
+    def move(self, step: ClockStep) -> None:
+        """The wall clock was set."""
+        self.first_seen, self.noticed = step.each(self.first_seen), step.each(self.noticed)
+        self.began, self.leader_since = step.each(self.began), step.moved(self.leader_since)
+        self.openings.move(step)
 
     def observe(self, view: GroupView, at_s: float, now: datetime) -> None:
         leader = view.leader

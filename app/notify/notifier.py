@@ -19,6 +19,7 @@ from app.db.alerts import Alerts
 from app.db.base import rfc3339, utc_now
 from app.db.engine import between_writes
 from app.db.models import AlertMute, AlertRoute, AlertWindow
+from app.health.clock_steps import ClockStep, WallClock, boot_s
 from app.health.group_view import Problem
 from app.notify import delivery, rules
 from app.notify.message import payload_of
@@ -55,6 +56,7 @@ class Notifier:
     outbox: Outbox = field(init=False)
     background: Background = field(default_factory=Background)
     started_at: datetime = field(default_factory=utc_now)
+    clock: WallClock = field(default_factory=WallClock)
     loaded: bool = False
     unsaved_since: datetime | None = None
     trimmed_at: datetime | None = None
@@ -110,12 +112,22 @@ class Notifier:
 
     async def tick(self) -> None:
         now = utc_now()
+        step = self.clock.look(now, boot_s())
+        if step is not None:
+            self.clock_set(step)
         self.tell_beginnings(now)
         if now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
             self.look(now)
         await self.save()
         self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
         await self.trim(now)
+
+    def clock_set(self, step: ClockStep) -> None:
+        """This machine's wall clock was set: what waits is due as soon as it would have been."""
+        self.started_at = step.moved(self.started_at)
+        self.memory = {key: alert.moved(step) for key, alert in self.memory.items()}
+        for health in self.outbox.health.values():
+            health.next_at = step.moved(health.next_at)
 
     def tell_beginnings(self, now: datetime) -> None:
         """A problem that stood when the console was ended, and is seen again, began when it began."""

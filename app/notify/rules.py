@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from app.health.clock_steps import ClockStep
 from app.health.facts import SEVERITY_ORDER, time_of
 from app.health.group_view import Problem
 
@@ -107,6 +108,14 @@ class Alert:
     acknowledged_by: str | None = None
     acknowledged_at: datetime | None = None
     sent: Mapping[int, Sent] = field(default_factory=dict)
+
+    def moved(self, step: ClockStep) -> Alert:
+        """After the wall clock was set. What was sent is a thread that `noticed_at` names: that stays."""
+        sent = {route_id: replace(one, at=step.moved(one.at)) for route_id, one in self.sent.items()}
+        noticed_at = self.noticed_at if sent else step.moved(self.noticed_at)
+        problem = self.open.problem.model_copy(update={"since": step.moved_text(self.open.problem.since)})
+        one = replace(self.open, problem=problem)
+        return replace(self, open=one, noticed_at=noticed_at, seen_at=step.moved(self.seen_at), sent=sent)
 
     @property
     def began(self) -> datetime:

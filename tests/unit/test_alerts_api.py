@@ -102,6 +102,25 @@ def test_a_problem_is_reported_and_so_is_its_end(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_clock_that_is_set_back_an_hour_delays_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with http_receiver() as receiver, console(tmp_path) as (kit, _):
+            await with_route(kit, receiver)
+            kit.group.nodes["n2"].alive = False
+            await kit.until(lambda: kinds(receiver) == ["opened"])
+            for module in ("console.watch", "console.sampler", "notify.notifier"):
+                monkeypatch.setattr(f"app.{module}.utc_now", lambda: utc_now() - timedelta(hours=1))
+            kit.group.nodes["n2"].alive = True
+            await kit.until(lambda: kinds(receiver) == ["opened", "over"])
+            opened, over = (json.loads(body) for _, body in receiver.got[-2:])
+            assert over["thread"] == opened["thread"]
+            assert 0 < over["problem"]["lasted_s"] < 600, "by the clock as it was set, from beginning to end"
+            kit.group.nodes["n1"].alive = False
+            await kit.until(lambda: kinds(receiver, "n1") == ["opened"])
+
+    run(work())
+
+
 def test_what_was_not_taken_survives_the_console_and_a_restart_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def main() -> None:
         handle(SIGINT, leave_at_once)
     if getsignal(SIGTERM) == SIG_DFL:
         handle(SIGTERM, end_in_order)
-    from app.command_line import quiet_broken_pipe
+    from app.command_line import flushed, refused
     from app.command_line import run as run_command
 
     try:
@@ -93,9 +93,11 @@ def main() -> None:
     if handled:
         handle(SIGINT, leave_at_once)
     try:
-        sys.stdout.flush()
+        flushed()
     except BrokenPipeError:
-        quiet_broken_pipe()
+        pass  # a reader such as `head` has enough
+    except OSError as error:
+        code = refused(error)
     sys.exit(code)
 
 

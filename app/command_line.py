@@ -134,8 +134,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         quiet_broken_pipe()
         return Exit.FINE
     except OSError as error:
-        say(f"quorumscope: {one_line(str(error)) or type(error).__name__}")  # a time-out says nothing itself
-        return Exit.UNDETERMINED
+        with contextlib.suppress(OSError):
+            flushed()  # where it was stdout that failed, what is left of it fails once more
+        return refused(error)
     except Exception:
         # A mistake of ours: 1 would read as a finding. What it was made with may be a stranger's words.
         for line in traceback.format_exc().rstrip().split("\n"):
@@ -149,6 +150,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def one_line(text: str) -> str:
     """The same text without line breaks, an operating system's error numbers or a trailing full stop."""
     return " ".join(ERROR_NUMBER.sub("", text).split()).rstrip(".")
+
+
+def refused(error: OSError) -> Exit:
+    """Says what an operating system refused, the printing of a result for one; the exit code."""
+    say(f"quorumscope: {one_line(str(error)) or type(error).__name__}")  # a time-out says nothing itself
+    return Exit.UNDETERMINED
+
+
+def flushed() -> None:
+    """Prints what stdout still holds. Raises OSError where it cannot be, and then no second time: it is dropped, or the
+    interpreter would print a traceback of its own at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        quiet_broken_pipe()
+        raise
 
 
 def quiet_broken_pipe() -> None:

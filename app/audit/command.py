@@ -71,7 +71,11 @@ def run(args: AuditArgs) -> int:
     """Blocking; handles Ctrl-C itself. SIGTERM and a terminal that closes end it as a Ctrl-C does: its job (a JVM, and
     workers that read all replicas) would go on for nobody, and the spec, which may hold a token, would stay."""
     directory = Path(tempfile.mkdtemp(prefix="quorumscope-audit-"))
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if not callable(signal.getsignal(number))  # the way in makes a Ctrl-C of SIGTERM, and 143 of its end
+    }
     try:
         specs = replica_specs(args)
         check_paths(args, specs)
@@ -200,8 +204,7 @@ def _follow(directory: Path, job: subprocess.Popen[bytes], args: AuditArgs) -> i
             job.wait(timeout=3)
         except subprocess.TimeoutExpired:
             job.kill()
-        print("quorumscope audit: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return INTERRUPTED  # which the way in says
 
 
 def _finish(event: dict[str, Any], args: AuditArgs) -> int:

@@ -144,7 +144,7 @@ def test_a_command_that_is_ended_leaves_no_job(tmp_path: Path, number: signal.Si
         audit.wait()
     while Path(f"/proc/{job}").exists():  # the test's own time limit ends this
         time.sleep(0.02)
-    assert code == (-signal.SIGKILL if number is signal.SIGKILL else 130)
+    assert code == {signal.SIGTERM: 143, signal.SIGHUP: 130, signal.SIGKILL: -signal.SIGKILL}[number]
     assert number is signal.SIGKILL or not any(scratch.rglob("spec.json"))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from app.answer_time import AnswerTime
 from app.audit.blocks import Party, files_digest
 from app.audit.fence import ReplicaFence
 from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone
@@ -135,23 +136,27 @@ class ControlPlane:
     ) -> tuple[int, Mapping[str, str], bytes]:
         if self._connection is None:
             self._connection = self._connect()
-        self._connection.request(method, target, body=sent, headers=dict(headers))
-        response = self._connection.getresponse()
-        body = self._read(response)
+        try:
+            with AnswerTime(ANSWER_S) as time_left:
+                self._connection.request(method, target, body=sent, headers=dict(headers))
+                time_left.socket = self._connection.sock
+                response = self._connection.getresponse()
+                body = self._read(response)
+        except TimeoutError:
+            self.close()
+            raise
         if response.status >= 400:
             raise ControlError(response.status, f"{self._spec.public} answered {_problem(response.status, body)}")
         return response.status, {k.lower(): v for k, v in response.getheaders()}, body
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """No more and for no longer than an answer may be. Raises ReadFailed, TimeoutError, HTTPException."""
-        body, ends_s = bytearray(), time.monotonic() + ANSWER_S
+        """No more than an answer may be. Raises ReadFailed, HTTPException."""
+        body = bytearray()
         while piece := response.read1(1 << 20):
             body += piece
             if len(body) > ANSWER_BYTES_MAX:
                 self.close()
                 raise ReadFailed(f"{self._spec.public} answered more than {ANSWER_BYTES_MAX} bytes")
-            if time.monotonic() > ends_s:
-                raise TimeoutError
         if response.length:  # it said that there was more
             raise http.client.IncompleteRead(bytes(body), response.length)
         response.close()  # of this answer, not of the connection

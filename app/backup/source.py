@@ -157,7 +157,10 @@ class MemberSource:
             self._segments = tuple(segment_of(row) for page in found for row in page.items)
             etag = log_etag(plane, self._segments)
             self.described = self._described(state, found[0].store)
-        except (ReadFailed, Unreadable) as error:
+        except Unreadable as error:
+            text = f"{spec.public} answers as no member does: {error}; is it the address of a control plane?"
+            raise SourceError(text, is_away=True) from error
+        except ReadFailed as error:
             raise _source_error(error) from error
         finally:
             plane.close()
@@ -314,7 +317,7 @@ class DirectorySource:
 def _source_error(error: Exception) -> SourceError:
     if isinstance(error, ControlError):
         return SourceError(str(error), is_denied=error.status in (401, 403), is_away=error.status >= 500)
-    return SourceError(str(error), is_away=not isinstance(error, SegmentGone | LogChanged | Unreadable))
+    return SourceError(str(error), is_away=not isinstance(error, SegmentGone | LogChanged))
 
 
 def _has_machine(plane: ControlPlane) -> bool:

@@ -26,7 +26,7 @@ from app.audit.replicas import ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed
 from app.cli import run as run_cli
 from app.commands import common
-from app.commands.common import Failure, control_call
+from app.commands.common import Exit, Failure, control_call
 from app.db.models import ApiToken
 from app.security.limits import ACCOUNT
 from node import control
@@ -291,7 +291,7 @@ def test_no_command_and_no_audit_reads_an_answer_without_end(monkeypatch: pytest
         with pytest.raises(ReadFailed, match="more than"):
             plane.get("/state")
         plane.close()
-    monkeypatch.setattr(common, "CONTROL_ANSWER_S", -1.0)
+    monkeypatch.setattr(common, "CONTROL_ANSWER_S", -common.HTTP_TIMEOUT_S)
     monkeypatch.setattr(replicas, "ANSWER_S", -1.0)
     with answering(b" " * 1000) as url:
         with pytest.raises(Failure, match="did not end"):
@@ -300,3 +300,11 @@ def test_no_command_and_no_audit_reads_an_answer_without_end(monkeypatch: pytest
         with pytest.raises(ReadFailed, match="no answer"):
             plane.get("/state")
         plane.close()
+
+
+def test_a_stranger_is_unreachable_for_a_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said "items is missing", of nobody, with the exit code of a finding."""
+    with answering(b"{}") as url:
+        assert run_cli(["backup", str(tmp_path / "b"), "--node", url, "--json"]) == Exit.UNREACHABLE
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith(f"quorumscope: {url} answers as no member does: items is missing")

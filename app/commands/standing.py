@@ -102,7 +102,7 @@ class StatusView(View):
     problems: tuple[StatusProblem, ...]
     unknown: tuple[Missing, ...]
     pending: Flag = False
-    writes_stopped: str = Field(default="", exclude=True)
+    writes_stopped: Text = ""
 
 
 def summary_of(

@@ -22,6 +22,7 @@ from app.console.live import SUBSCRIBERS_MAX, Hub
 from app.console.own_facts import OwnFacts
 from app.console.pair_metrics import gauges
 from app.db.base import utc_now
+from app.health.confirming import takes_no_writes
 from app.health.facts import SEVERITY_ORDER, time_of
 from app.health.group_view import GroupView, Problem
 from app.notify.outbox import Outbox
@@ -70,6 +71,13 @@ class Picture:
             {
                 (view.cluster.id,): int(view.quorum.stands) for view in views
                 if view.quorum.stands is not None and not view.is_pair
+            },
+        )  # fmt: skip
+        yield family(
+            "group_writes_stopped", "Whether no new write gets through, also where the quorum stands", ("cluster",),
+            {
+                (view.cluster.id,): int(stopped) for view in views
+                if not view.is_pair and (stopped := takes_no_writes(view)) is not None
             },
         )  # fmt: skip
         yield family(

@@ -81,3 +81,10 @@ def writes_stopped(view: GroupView) -> str:
     if idle and left is not None and left < 0 and view.quorum.stands:
         return f"{join(sorted(idle))} {'confirm' if len(idle) > 1 else 'confirms'} none"
     return ""
+
+
+def takes_no_writes(view: GroupView) -> bool | None:
+    """Whether no new write gets through, for whatever reason; None: not known."""
+    if view.quorum.stands is False or writes_stopped(view):
+        return True
+    return None if view.leader is None or view.quorum.stands is None or survives(view) is None else False

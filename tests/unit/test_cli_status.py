@@ -206,9 +206,19 @@ def test_a_quorum_that_hears_each_other_and_stores_nothing_is_not_said_to_stand_
     assert table_of(summary)[0] == (
         "group g: n0 leads in term 4; 3 of 3 members answer, NO NEW WRITE GETS THROUGH: n1 and n2 confirm none"
     )
-    assert summary.quorum.stands is True and "writes_stopped" not in summary.to_json()
+    assert summary.quorum.stands is True and summary.to_json()["writes_stopped"] == "n1 and n2 confirm none"
     assert codes(summary)[0] == ("writes_stopped", None)
-    assert table_of(look([*members[:2], member("n2")]))[0].endswith("3 of 3 members answer, the quorum stands")
+    served = look([*members[:2], member("n2")])
+    assert table_of(served)[0].endswith("3 of 3 members answer, the quorum stands")
+    assert served.to_json()["writes_stopped"] == ""
+
+
+def test_json_says_as_well_that_a_leader_with_a_full_disk_takes_no_write() -> None:
+    full = [{"code": "disk_full", "severity": "critical", "text": "x"}]
+    summary = look([member("n0", acks=FRESH, alarms=full), member("n1"), member("n2")])
+    stopped = summary.to_json()["writes_stopped"]
+    assert stopped == "n0 takes none while it leads, for its disk is full"
+    assert table_of(summary)[0].endswith(f"NO NEW WRITE GETS THROUGH: {stopped}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from app.console.members_pages import rows_of
 from app.db.base import rfc3339
-from app.health.confirming import confirm_nothing, survives
+from app.health.confirming import confirm_nothing, survives, takes_no_writes
 from app.health.group_view import GroupView
 from tests.unit.fake_control import FakeGroup
 from tests.unit.group_story import T0, Story
@@ -202,3 +202,14 @@ def test_where_nobody_answers_it_is_said_why(reasons: list[str], said: str) -> N
     story.sample = sample  # type: ignore[method-assign]
     view = story.look(4)
     assert view.sentence.headline == f"No control plane of this group has answered {said}"
+
+
+def test_no_write_gets_through_is_known_or_not_said() -> None:
+    story = Story()
+    assert takes_no_writes(story.look(3)) is False
+    story.node("n1").alarms = [FULL]
+    assert takes_no_writes(story.look(4)) is False
+    story.node("n0").alarms = [FULL]  # the leader's own
+    assert takes_no_writes(story.look(5)) is True
+    story.node("n0").alarms, story.node("n2").alarms = [], [FULL]
+    assert takes_no_writes(story.look(6)) is True

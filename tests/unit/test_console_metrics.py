@@ -45,6 +45,7 @@ def test_a_scrape_says_what_the_console_knows(tmp_path: Path) -> None:
             problems = found["quorumscope_console_problems"]
             assert {dict(one)["cluster"] for one in problems} == {cluster, "_console"}
             assert found["quorumscope_console_group_has_leader"] == {key(cluster=cluster): 1}
+            assert found["quorumscope_console_group_writes_stopped"] == {key(cluster=cluster): 0}
             reach = found["quorumscope_console_member_reach"]
             members = [one.id for one in kit.console.watches[cluster].view.members]
             for one in members:
@@ -70,6 +71,7 @@ def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
             found = await scraped(kit)
             assert found["quorumscope_console_clusters"] == {(): 0}
             assert found["quorumscope_console_group_has_leader"] == {}
+            assert found["quorumscope_console_group_writes_stopped"] == {}
             assert found["quorumscope_console_database_writable"] == {}
             assert "quorumscope_console_database_write_seconds" not in found
             assert "quorumscope_console_disk_free_bytes" not in found

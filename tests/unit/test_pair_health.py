@@ -268,6 +268,7 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
             ):  # fmt: skip
                 assert f"quorumscope_console_{line}" in gauges
             assert 'group_quorum_stands{cluster="pair"}' not in gauges
+            assert 'group_writes_stopped{cluster="pair"}' not in gauges
             home = (await ann.get("/")).text
             assert 'id="cluster-pair"' in home and "no replicated log" in home
             forked(pair)

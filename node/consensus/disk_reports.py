@@ -102,6 +102,8 @@ class DiskReports:
             return
         said_by = order.record.leader_id, order.record.term
         member.begun_at_base(of_this_leader=said_by == (member.leader_id, member.term))
+        if member.short_of_space:
+            member.wrote_while_short()  # in a group where nobody appends nothing else would end the alarm
         self._store.note_progress(base.meta.index, base.meta.index)
         if member.applying is not None:
             member.applying.log_replaced(now)

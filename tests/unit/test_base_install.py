@@ -154,6 +154,23 @@ def test_s8_no_space_for_it_changes_nothing() -> None:
     assert answer_to(solo, order()).code == BUSY and solo.effects.begin_behind is not None, "asked again, tried again"
 
 
+def test_s8_a_base_that_found_space_ends_the_alarm_of_a_full_disk() -> None:
+    """Its group may be idle: then no append comes that would."""
+    solo = following(store_of([1, 1, 1], term=2), committed=1)
+    answer_to(solo, order())
+    begin = solo.effects.begin_behind
+    assert begin is not None
+    solo.replica.disk.begun_behind(begin, "no space", solo.now)
+    solo.replica.disk.disk_full(False, solo.now)
+    solo.take()
+    member = solo.replica.member
+    assert ("disk_full", None) in member.alarms, "nothing was written yet"
+    answer_to(solo, order())
+    begun(solo)
+    solo.replica.disk.disk_full(False, solo.now)
+    assert ("disk_full", None) not in member.alarms and not member.short_of_space
+
+
 def test_a_leader_that_is_none_any_more_when_it_is_done_vouches_for_nothing() -> None:
     solo = following(store_of([1, 1, 1], term=2))
     answer_to(solo, order())

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 import structlog
 
-from node.printable import escaped, escaped_json
+from node.printable import escaped, escaped_json, print_line
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
@@ -144,7 +144,7 @@ class Log:
             self.close()
         else:
             self.close()
-            print(escaped(line), file=sys.stderr, flush=True)
+            print_line(escaped(line), sys.stderr)
 
 
 class _Foreign(logging.Handler):

@@ -6,7 +6,7 @@ direction of writing, so that no stranger's words begin a line or a column.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TextIO
 
 PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
 _BETWEEN: Final = "\n\t"  # what JSON may hold between its values, and nowhere else
@@ -34,6 +34,13 @@ def escaped_json(written: str) -> str:
 def pictured(text: str) -> str:
     """Control characters as their pictures; what else cannot be printed, as a backslash escape."""
     return escaped(text.translate(PICTURES))
+
+
+def print_line(text: str, to: TextIO) -> None:
+    """Writes a line in one piece. `print` writes the line's end by itself where nothing is buffered, and what other
+    threads or processes write to the same pipe or file comes between."""
+    to.write(f"{text}\n")
+    to.flush()
 
 
 def _escape(one: str) -> str:

@@ -34,7 +34,7 @@ from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
 from node.message_store.broker_kind import BrokerKind
-from node.printable import escaped
+from node.printable import escaped, print_line
 from node.private_files import keep_files_private
 from node.protocol.codes import VoterState
 from node.protocol.group_id import group_id_of
@@ -64,9 +64,9 @@ def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> in
         try:
             (data / REASON_FILE).write_text(json.dumps(note) + "\n")
         except OSError as error:
-            print(f"node: {data / REASON_FILE}: {error.strerror}", file=sys.stderr)
+            print_line(f"node: {data / REASON_FILE}: {error.strerror}", sys.stderr)
     if log is None:
-        print(f"node: {escaped(line)}", file=sys.stderr, flush=True)
+        print_line(f"node: {escaped(line)}", sys.stderr)
     else:
         log.last_word(f"node: {line}", reason=line, exit_code=code)
     return code
@@ -186,7 +186,7 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     def ready(port: int) -> None:
         (data / REASON_FILE).unlink(missing_ok=True)
         line = {"event": "ready", "id": settings.node.id, "port": port, "pid": os.getpid(), "boot_id": engine.boot_id}
-        print(json.dumps(line), flush=True)
+        print_line(json.dumps(line), sys.stdout)
 
     try:
         code = await engine.run(ready)

@@ -37,7 +37,7 @@ from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.write_files import OsDisk
-from node.printable import escaped
+from node.printable import escaped, print_line
 from node.private_files import keep_files_private
 from node.rereading import HangUp, Rereading
 
@@ -108,7 +108,7 @@ async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:
         port = await listen(clients, settings)
         running = asyncio.create_task(broker.run())
         log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}")
-        print(json.dumps({"event": "broker", "id": settings.node.id, "pid": os.getpid()}), flush=True)
+        print_line(json.dumps({"event": "broker", "id": settings.node.id, "pid": os.getpid()}), sys.stdout)
         await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             running.cancel()
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse_node_arguments(arguments)
     except ConfigError as error:
-        print(escaped(f"node.broker: {error}"), file=sys.stderr, flush=True)
+        print_line(escaped(f"node.broker: {error}"), sys.stderr)
         return EXIT_USAGE
     if not settings.broker.has_broker:
         return 0

@@ -50,6 +50,7 @@ SUBSCRIBE_AGAIN_S: Final = 0.05
 LOOK_AT_FILES_S: Final = 5.0
 HAND_OVER_AGAIN_S_MAX: Final = 300.0
 STANDS_STILL_S: Final = 5.0  # then another member is to lead: nobody can put messages here
+STALLED_S: Final = 0.5  # of the process: worth a line in its log
 Note = Callable[[str, str, dict[str, Any]], None]
 
 
@@ -270,7 +271,7 @@ class Broker:
         """While it stands still, no put gets through, and no lane opens: another member may be better off."""
         pause_s = STANDS_STILL_S
         while True:
-            await asyncio.sleep(STANDS_STILL_S / 5)
+            await self._next_look()
             if self.log.still_s <= STANDS_STILL_S:
                 pause_s = STANDS_STILL_S
             elif self.leader_id == self.engine.member_id:
@@ -283,6 +284,15 @@ class Broker:
                 self.said("leadership_handed_over", "error", reason)
                 await asyncio.sleep(pause_s)  # it may come back, from one whose dispatch stands still as well
                 pause_s = min(2 * pause_s, HAND_OVER_AGAIN_S_MAX)
+
+    async def _next_look(self) -> None:
+        """Says where this whole process stood still meanwhile: its clients were answered nothing then."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + STANDS_STILL_S / 5
+        await asyncio.sleep(STANDS_STILL_S / 5)
+        late_s = loop.time() - due_s
+        if late_s > STALLED_S:
+            self.said("stalled", "warning", f"this process did nothing for {late_s * 1000:.0f} ms or longer")
 
 
 def _memory_bytes() -> int:

@@ -21,7 +21,7 @@ from node.control.http_protocol import BoundedHttp
 from node.control_tokens import TokensError
 from node.http_server import BoundedServer
 from node.logs import Log
-from node.printable import escaped
+from node.printable import escaped, print_line
 from node.priority import lower_priority
 from node.private_files import keep_files_private
 from node.tls_files import ServerTls
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = parse_node_arguments(arguments)
         return serve(settings, arguments)
     except (ConfigError, TokensError) as error:
-        print(escaped(f"node.control: {error}"), file=sys.stderr, flush=True)
+        print_line(escaped(f"node.control: {error}"), sys.stderr)
         return EXIT_USAGE
 
 

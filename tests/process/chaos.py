@@ -2,7 +2,7 @@
 
     python -m tests.process.chaos [--seconds N] [--seed S] [--members 3|5] [--mode auto|netns|proxy]
                                   [--plan random|each] [--disk auto|quota] [--flush sync|async]
-                                  [--lease-reads] [--keep] [--json]
+                                  [--lease-reads] [--brokers] [--keep] [--json]
 
 Exit codes: 0 everything held; 1 a violation, with the directory that shows it; 2 the group never came up; 64 usage; 130
 interrupted. The same seed gives the same plan, not the same run: real processes are not deterministic.
@@ -51,6 +51,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--disk", choices=("auto", "quota"), default="auto", help="quota: fill it by RLIMIT_FSIZE")
     parser.add_argument("--flush", choices=("sync", "async"), default="sync")
     parser.add_argument("--lease-reads", action="store_true", help="of the group; some reads then use the lease")
+    parser.add_argument(
+        "--brokers", action="store_true", help="a broker beside each engine; messages instead of appends"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run in which everything held")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object on stdout")
     parser.add_argument("--inside", choices=("netns", "proxy"), help=argparse.SUPPRESS)
@@ -73,7 +76,8 @@ def go_inside(options: argparse.Namespace) -> None:
         "--seconds", str(options.seconds), "--seed", str(options.seed), "--members", str(options.members),
         "--plan", options.plan, "--flush", options.flush, "--inside", "netns" if found.network else "proxy",
     ]  # fmt: skip
-    words += ["--lease-reads"] * options.lease_reads + ["--json"] * options.json + ["--keep"] * options.keep
+    words += ["--lease-reads"] * options.lease_reads + ["--brokers"] * options.brokers
+    words += ["--json"] * options.json + ["--keep"] * options.keep
     words += ["--mounts"] * (found.mount and options.disk == "auto")
     if found.command:
         enter(found, MODULE, words)
@@ -84,7 +88,8 @@ def reproduce(options: argparse.Namespace) -> str:
     """The line that runs the same plan again."""
     words = f"--seed {options.seed} --seconds {options.seconds:g} --members {options.members} --mode {options.inside}"
     words += " --plan each" * (options.plan == "each") + " --flush async" * (options.flush == "async")
-    return f"quorumscope simulate --processes {words}" + " --lease-reads" * options.lease_reads
+    words += " --lease-reads" * options.lease_reads + " --brokers" * options.brokers
+    return f"quorumscope simulate --processes {words}"
 
 
 def tell(report: Report) -> None:
@@ -104,6 +109,8 @@ def tell(report: Report) -> None:
             f"log: {report.acknowledged_entries} entries acknowledged, {report.committed_index + 1} committed, term"
             f" {report.term}; settled within {report.settled_s} s"
         )
+    if report.options.brokers:
+        print(f"{report.came_again} messages came again to their group")
     for one in report.violations:
         print(f"VIOLATION {one.rule}: {one.detail}")
     if not report.violations:
@@ -146,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
     say(f"{reproduce(options)}   ({len(KINDS)} kinds of faults; files in {directory})")
     wanted = Options(
         options.seed, options.seconds, options.members, options.inside, options.mounts, options.plan == "each",
-        options.flush, options.lease_reads,
+        options.flush, options.lease_reads, options.brokers,
     )  # fmt: skip
     try:
         report = asyncio.run(supervised(Run(wanted, directory, say)))

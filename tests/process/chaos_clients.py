@@ -114,6 +114,25 @@ class Clients:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
+    async def begin(self, within_s: float) -> str:
+        """The first append; why there is none, once the time is over."""
+        client = LedgerClient(self._peers, group=GROUP, deadline_s=within_s)
+        try:
+            await self.recorder.append(client, "first", [b"the first one"])
+        finally:
+            await client.close()
+        return "" if self.recorder.highest_index >= 0 else str(self.recorder.errors.get(0))
+
+    def count(self) -> dict[str, dict[str, int]]:
+        return self.recorder.count()
+
+    def refusals(self) -> dict[str, int]:
+        return self.recorder.refusals()
+
+    def acknowledged(self) -> int:
+        """Entries."""
+        return sum(len(one.bodies) for one in self.recorder.history if one.kind == "append" and one.result == "ok")
+
     def start(self) -> None:
         """Four that append: two singly, one in batches, one expecting an index. Three that read, two of one member."""
         loops: list[tuple[str, Callable[[str, random.Random], Awaitable[None]]]] = [

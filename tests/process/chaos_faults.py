@@ -19,8 +19,8 @@ from app.demo.breaks import CannotBreak, flip_one_bit
 from node.client import LedgerClient, LedgerError
 from node.store.errors import StoreError
 from tests.process.chaos_disk import SmallDisk
-from tests.process.chaos_nodes import Member
-from tests.process.chaos_plan import KINDS, Step
+from tests.process.chaos_nodes import Member, Part
+from tests.process.chaos_plan import BROKER_KINDS, KINDS, Step
 from tests.process.net import LinkState, Network
 
 PATIENCE_S: Final = 30.0
@@ -39,14 +39,15 @@ def _byte(path: Path, offset: int) -> bytes:
 
 
 class Faults:
-    """One per run. `full_answers` counts the appends that were answered DISK_FULL; `say` gets one line each time."""
+    """One per run. `disk`: None where members have brokers. `full_answers` counts the appends that were answered
+    DISK_FULL; `say` gets one line each time."""
 
     def __init__(
         self,
         members: Mapping[str, Member],
         network: Network,
         small: str,
-        disk: SmallDisk,
+        disk: SmallDisk | None,
         operator: LedgerClient,
         full_answers: Callable[[], int],
         seed: int,
@@ -58,19 +59,21 @@ class Faults:
         self._links: list[LinkState] = []
         self._applying = asyncio.Lock()
         self._down: set[str] = set()
-        self._paused: set[str] = set()
+        self._paused: set[tuple[str, Part]] = set()
         self._filled = 0
         self._losing = asyncio.Lock()
         self.done: Counter[str] = Counter()
-        self.ordered_ends: Counter[str] = Counter()
+        self.ordered_ends: Counter[tuple[str, Part]] = Counter()
         self._steps: Mapping[str, Callable[[str, Step], Awaitable[None]]] = {
-            "kill_engine": self._kill_engine,
+            "kill_engine": partial(self._kill_part, part="engine"),
+            "kill_broker": partial(self._kill_part, part="broker"),
             "kill_node": partial(self._restart, kill=True),
             "kill_all": self._kill_all,
             "stop_node": partial(self._restart, kill=False),
             "wipe": self._wipe,
             "rot": self._rot,
-            "pause": self._pause,
+            "pause": partial(self._pause, part="engine"),
+            "pause_broker": partial(self._pause, part="broker"),
             "slow": self._slow,
             "reset": self._reset,
             "transfer": self._transfer,
@@ -79,8 +82,10 @@ class Faults:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What can be done on this network."""
-        return tuple(kind for kind in KINDS if self._network.resets or kind != "reset")
+        """What can be done on this network, to these members."""
+        impossible = set[str]() if self._network.resets else {"reset"}
+        impossible |= {"disk_full"} if self._disk is None else BROKER_KINDS
+        return tuple(kind for kind in KINDS if kind not in impossible)
 
     async def run(self, step: Step) -> None:
         """Does one step and, where it lasts, undoes it."""
@@ -95,7 +100,8 @@ class Faults:
         """Everything runs, is linked and has space."""
         self._links.clear()
         await self._network.apply(LinkState())
-        self._disk.free()
+        if self._disk is not None:
+            self._disk.free()
         self._filled = 0
         for member in self._members.values():
             member.resume()
@@ -136,13 +142,13 @@ class Faults:
         self._say(f"{member}: {line}")
 
     # --- processes ----------------------------------------------------------------------------------------------
-    async def _kill_engine(self, member: str, step: Step) -> None:
+    async def _kill_part(self, member: str, step: Step, *, part: Part) -> None:
         # One that is just being started again is killed when it is there.
-        if await self._until(self._members[member].kill_engine):
-            self.ordered_ends[member] += 1
-            self._did(step.kind, member, "engine killed with SIGKILL; its supervisor starts it again")
+        if await self._until(partial(self._members[member].kill_part, part)):
+            self.ordered_ends[member, part] += 1
+            self._did(step.kind, member, f"{part} killed with SIGKILL; its supervisor starts it again")
         else:
-            self._say(f"{member}: no engine to kill, it is down already")
+            self._say(f"{member}: no {part} to kill, it is down already")
 
     async def _restart(self, member: str, step: Step, *, kill: bool) -> None:
         if not await self._until(lambda: member not in self._down):
@@ -152,7 +158,7 @@ class Faults:
         try:
             if kill:
                 await self._members[member].kill()
-                self._did(step.kind, member, f"all three processes killed with SIGKILL, down for {step.for_s:.1f} s")
+                self._did(step.kind, member, f"all its processes killed with SIGKILL, down for {step.for_s:.1f} s")
             else:
                 self._did(step.kind, member, f"stopped with SIGTERM, down for {step.for_s:.1f} s")
                 await self._members[member].stop()
@@ -235,18 +241,18 @@ class Faults:
             self._down.difference_update(alive)
         self._say(f"{', '.join(alive)}: started again")
 
-    async def _pause(self, member: str, step: Step) -> None:
-        if member in self._paused or not await self._until(self._members[member].pause):
-            self._say(f"{member}: no engine to pause")
+    async def _pause(self, member: str, step: Step, *, part: Part) -> None:
+        if (member, part) in self._paused or not await self._until(partial(self._members[member].pause, part)):
+            self._say(f"{member}: no {part} to pause")
             return
-        self._paused.add(member)
-        self._did(step.kind, member, f"engine paused with SIGSTOP for {step.for_s:.1f} s")
+        self._paused.add((member, part))
+        self._did(step.kind, member, f"{part} paused with SIGSTOP for {step.for_s:.1f} s")
         try:
             await asyncio.sleep(step.for_s)
         finally:
-            self._members[member].resume()
-            self._paused.discard(member)
-        self._say(f"{member}: engine goes on (SIGCONT)")
+            self._members[member].resume(part)
+            self._paused.discard((member, part))
+        self._say(f"{member}: {part} goes on (SIGCONT)")
 
     # --- links --------------------------------------------------------------------------------------------------
     def _cut(self, kind: str, member: str) -> tuple[LinkState, str]:
@@ -326,24 +332,26 @@ class Faults:
 
     async def _disk_full(self, member: str, step: Step) -> None:
         """Only a leader's full disk refuses an append: where leadership is lost before one met it, all over again."""
+        disk = self._disk
+        assert disk is not None, "no plan fills a disk that is not there"
         loop = asyncio.get_running_loop()
         met_before, give_up = self._full_answers(), loop.time() + FULL_WITHIN_S
         while True:
             while not await self._leads(member) and loop.time() < give_up:
                 await self._asked_to_lead(member)
                 await asyncio.sleep(_ASK_EVERY_S)
-            await self._keep_full(member, step, met_before)
+            await self._keep_full(disk, member, step, met_before)
             if self._full_answers() > met_before or loop.time() > give_up:
                 break
             self._say(f"{member}: has space again; no append met the full disk, so it is filled once more")
         self._say(f"{member}: has space again; {self._full_answers() - met_before} appends were answered DISK_FULL")
 
-    async def _keep_full(self, member: str, step: Step, met_before: int) -> None:
+    async def _keep_full(self, disk: SmallDisk, member: str, step: Step, met_before: int) -> None:
         """For as long as the step says, and while nobody has met it and the member leads."""
         self._filled += 1
         try:
-            self._disk.fill()
-            self._did(step.kind, member, f"its file system is full, for {step.for_s:.1f} s ({self._disk.about})")
+            disk.fill()
+            self._did(step.kind, member, f"its file system is full, for {step.for_s:.1f} s ({disk.about})")
             loop = asyncio.get_running_loop()
             end = loop.time() + step.for_s
 
@@ -353,8 +361,8 @@ class Faults:
 
             while await wanted():
                 await asyncio.sleep(_REFILL_EVERY_S)
-                self._disk.fill()
+                disk.fill()
         finally:
             self._filled -= 1
             if self._filled <= 0:
-                self._disk.free()
+                disk.free()

@@ -14,23 +14,24 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from app.demo.processes import Processes, descendants_of, engine_of
+from app.demo.processes import Processes, broker_of, descendants_of, engine_of
 from tests.process.net import Network
 
 GROUP: Final = "chaos"
 DATA_FILE_BYTES: Final = 128 * 1024  # files roll about once a second
-_SETTINGS: Final = (
-    f"store.mapped_file_size_for_entry_data_bytes={DATA_FILE_BYTES}",
-    "store.mapped_file_size_for_entry_index_bytes=16384",
-)
+_DATA_FILES: Final = f"store.mapped_file_size_for_entry_data_bytes={DATA_FILE_BYTES}"
+_INDEX_FILES: Final = "store.mapped_file_size_for_entry_index_bytes=16384"  # a broker group's are as RocketMQ has them
+_OF_BROKERS: Final = ("broker.transaction_timeout_ms=1000", "broker.transaction_check_interval_ms=500")
 _STOP_WITHIN_S: Final = 60.0
+Part = Literal["engine", "broker"]
+PARTS: Final[tuple[Part, ...]] = ("engine", "broker")
 
 
 @dataclass(slots=True)
 class Member:
-    """One node. `ordered_ends` counts how often we ended its engine: what is beyond that it did by itself."""
+    """One node: a supervisor, its engine, its control plane and, where there is one, its broker."""
 
     id: str
     data: Path
@@ -39,7 +40,7 @@ class Member:
     processes: Processes
     starts: int = 0
     _process: asyncio.subprocess.Process | None = None
-    _paused: set[int] = field(default_factory=set)
+    _paused: dict[Part, int] = field(default_factory=dict)
 
     @property
     def store(self) -> Path:
@@ -67,12 +68,17 @@ class Member:
             self.starts += 1
             self._process = await self.processes.start(self.id, self.arguments, prefix=self.prefix)
 
-    def kill_engine(self) -> bool:
-        """SIGKILL of the engine alone; False where there is none right now."""
-        return _signal(self.engine, signal.SIGKILL)
+    @property
+    def broker(self) -> int | None:
+        """The broker's process id while there is one."""
+        return broker_of(self.pid) if self.pid is not None else None
+
+    def kill_part(self, part: Part) -> bool:
+        """SIGKILL of that process alone; False where there is none right now."""
+        return _signal(self._pid_of(part), signal.SIGKILL)
 
     async def kill(self) -> None:
-        """SIGKILL of all three processes, the engine's first; the supervisor is held still so that it mends nothing."""
+        """SIGKILL of all its processes, the engine's first; the supervisor is held still so that it mends nothing."""
         pid = self.pid
         if pid is None or self._process is None:
             return
@@ -82,9 +88,9 @@ class Member:
         await self._process.wait()
 
     def wipe(self) -> None:
-        """Its log and its vote are lost, as with a replaced disk; only while it does not run."""
+        """All its files are lost, as with a replaced disk; only while it does not run."""
         assert self.pid is None, f"{self.id} runs"
-        shutil.rmtree(self.store)
+        shutil.rmtree(self.data)
 
     async def stop(self) -> int | None:
         """SIGTERM, and SIGKILL where that does not help; the exit code, None where it did not run or was killed."""
@@ -98,20 +104,22 @@ class Member:
             await self.kill()
             return None
 
-    def pause(self) -> bool:
-        """SIGSTOP of the engine; False where there is none right now."""
-        engine = self.engine
-        if engine is None or not _signal(engine, signal.SIGSTOP):
+    def pause(self, part: Part) -> bool:
+        """SIGSTOP of that process; False where there is none right now."""
+        pid = self._pid_of(part)
+        if pid is None or not _signal(pid, signal.SIGSTOP):
             return False
-        self._paused.add(engine)
+        self._paused[part] = pid
         return True
 
-    def resume(self) -> None:
-        """SIGCONT of what `pause` stopped and what still is this node's engine."""
-        engine = self.engine
-        if engine in self._paused:
-            _signal(engine, signal.SIGCONT)
-        self._paused.clear()
+    def resume(self, *parts: Part) -> None:
+        """SIGCONT of what was paused (of all of it, where none is named) and still is this node's."""
+        for part in parts or tuple(self._paused):
+            if self._paused.pop(part, None) == self._pid_of(part):
+                _signal(self._pid_of(part), signal.SIGCONT)
+
+    def _pid_of(self, part: Part) -> int | None:
+        return self.engine if part == "engine" else self.broker
 
 
 def _signal(pid: int | None, number: signal.Signals) -> bool:
@@ -124,8 +132,9 @@ def _signal(pid: int | None, number: signal.Signals) -> bool:
 
 
 def make_members(
-    ids: Sequence[str], directory: Path, network: Network, token: Path, more: Sequence[str] = ()
-) -> dict[str, Member]:
+    ids: Sequence[str], directory: Path, network: Network, token: Path, more: Sequence[str] = (), *,
+    brokers: bool = False,
+) -> dict[str, Member]:  # fmt: skip
     """The members of one group, not started; `more` are settings as `--set` takes them."""
     logs = directory / "logs"
     logs.mkdir(parents=True)
@@ -134,11 +143,18 @@ def make_members(
     for member_id in ids:
         peers = ";".join(f"{peer}-{address}" for peer, address in sorted(network.peers_of(member_id).items()))
         data = directory / member_id
-        settings = [word for setting in (*_SETTINGS, *more, f"node.token_file={token}") for word in ("--set", setting)]
+        settings = [_DATA_FILES, *more, f"node.token_file={token}"]
+        if brokers:
+            name_servers = ";".join(network.broker_of(one) for one in ids)
+            settings += [f"broker.address={network.broker_of(member_id)}", f"broker.name_servers={name_servers}"]
+            settings += _OF_BROKERS
+        else:
+            settings.append(_INDEX_FILES)
         arguments = [
             "-m", "node", "--id", member_id, "--group", GROUP, "--peers", peers, "--data", str(data),
             "--control", network.control_of(member_id), "--init",
-            "--secret-file", str(directory / "member-secret"), "--make-secret", *settings,
+            "--secret-file", str(directory / "member-secret"), "--make-secret",
+            *(word for setting in settings for word in ("--set", setting)),
         ]  # fmt: skip
         members[member_id] = Member(member_id, data, arguments, network.prefix_of(member_id), processes)
     return members

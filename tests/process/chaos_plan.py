@@ -13,12 +13,15 @@ from typing import Any, Final
 
 KINDS: Final[Mapping[str, str]] = {
     "wipe": "a member's log is lost while it is down; it starts again with an empty directory",
+    "rot": "one bit of a committed entry flips in a member's data file, under the running engine",
     "kill_engine": "SIGKILL of the engine; its supervisor starts it again",
-    "kill_node": "SIGKILL of a node's three processes; started again afterwards",
+    "kill_broker": "SIGKILL of the broker; its supervisor starts it again",
+    "kill_node": "SIGKILL of a node's processes; started again afterwards",
     "kill_all": "SIGKILL of every process of every node at once; all started again",
     "stop_node": "SIGTERM; started again afterwards",
     "transfer": "leadership handed over",
     "pause": "SIGSTOP of the engine, then SIGCONT",
+    "pause_broker": "SIGSTOP of the broker, then SIGCONT",
     "off": "a member off the network, for the clients too",
     "deposed": "a member cut off from the others while clients still reach it",
     "mute": "a member's packets reach no other member, theirs reach it",
@@ -28,11 +31,13 @@ KINDS: Final[Mapping[str, str]] = {
     "reset": "every connection of a member reset",
     "disk_full": "the file system of the member with the small disk is full",
 }
-_LEADER_FIRST: Final = frozenset({"pause", "deposed", "mute", "deaf", "kill_engine"})
+BROKER_KINDS: Final = frozenset({"kill_broker", "pause_broker"})
+"""Where members have brokers. Theirs is no small disk: a quota would hold for queues and index, too."""
+_LEADER_FIRST: Final = frozenset({"pause", "deposed", "mute", "deaf", "kill_engine", "kill_broker", "pause_broker"})
 """Done to the leader twice out of three times: there they hurt most."""
 _GAP_S: Final = (0.4, 2.2)
 _LENGTH_S: Final = (0.6, 4.0)
-_INSTANT: Final = frozenset({"rot", "kill_engine", "reset", "transfer"})
+_INSTANT: Final = frozenset({"rot", "kill_engine", "kill_broker", "reset", "transfer"})
 QUIET_START_S: Final = 1.0
 
 

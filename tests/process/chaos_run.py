@@ -7,9 +7,7 @@ gone and everything that it mounted is unmounted when `run` returns; the directo
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,9 +19,10 @@ from node.client import LedgerClient, LedgerError
 from tests.process.chaos_clients import Clients
 from tests.process.chaos_disk import QuotaDisk, SmallDisk, TmpfsDisk
 from tests.process.chaos_faults import Faults
-from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, Member, make_members
+from tests.process.chaos_messages import MessageClients, check_messages
+from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, PARTS, Member, make_members
 from tests.process.chaos_plan import Step, make_plan, one_of_each
-from tests.process.chaos_verdict import Violation, check_logs, read_logs
+from tests.process.chaos_verdict import Violation, check_equal, check_logs, ends_by_themselves, read_logs
 from tests.process.net import CLIENTS, Network
 from tests.process.net_namespaces import NamespaceNetwork, ToolFailed, tool
 from tests.process.net_proxy import ProxyNetwork
@@ -52,11 +51,14 @@ class Options:
     each: bool = False
     flush: str = "sync"
     lease_reads: bool = False
+    brokers: bool = False
 
     @property
     def settings(self) -> list[str]:
         """Of the nodes, as `--set` takes them."""
-        return [f"node.flush={self.flush}", f"node.lease_reads={str(self.lease_reads).lower()}"]
+        return [
+            f"node.flush={self.flush}", f"node.lease_reads={str(self.lease_reads).lower()}", "node.log_format=json",
+        ]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -75,7 +77,8 @@ class Report:
     committed_index: int = -1
     term: int = -1
     settled_s: float | None = None
-    engine_ends: dict[str, list[str]] = field(default_factory=dict)
+    ends: dict[str, list[str]] = field(default_factory=dict)
+    came_again: int = 0
     violations: list[Violation] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -83,13 +86,13 @@ class Report:
         return {
             "seed": self.options.seed, "seconds": self.options.seconds, "members": self.options.members,
             "mode": self.options.mode, "flush": self.options.flush,
-            "lease_reads": self.options.lease_reads, "disk": self.disk, "small_disk": self.small,
-            "slow_by": self.slow_by,
+            "lease_reads": self.options.lease_reads, "brokers": self.options.brokers,
+            "disk": self.disk, "small_disk": self.small, "slow_by": self.slow_by,
             "plan": [step.as_json() for step in self.plan], "faults": self.faults, "operations": self.operations,
             "refusals": self.refusals,
             "unknown": unknown, "acknowledged_entries": self.acknowledged_entries,
             "committed_index": self.committed_index, "term": self.term, "settled_s": self.settled_s,
-            "engine_ends": self.engine_ends, "violations": [one.as_json() for one in self.violations],
+            "ends": self.ends, "came_again": self.came_again, "violations": [one.as_json() for one in self.violations],
         }  # fmt: skip
 
 
@@ -118,23 +121,29 @@ class Run:
         options, report = self.options, self.report
         ids = [f"n{number}" for number in range(options.members)]
         await self.network.start(ids)
-        self.members = make_members(ids, self.directory, self.network, token, options.settings)
+        self.members = make_members(
+            ids, self.directory, self.network, token, options.settings, brokers=options.brokers
+        )  # fmt: skip
         report.small, report.slow_by = ids[options.seed % len(ids)], self.network.slow_by
-        disk = await self._make_disk(self.members[report.small])
-        report.disk = disk.about
+        disk = None if options.brokers else await self._make_disk(self.members[report.small])
+        report.disk = "not filled" if disk is None else disk.about
         peers = self.network.peers_of(CLIENTS)
         operator = LedgerClient(peers, group=GROUP, deadline_s=2.0, token=token.read_text())
-        clients = Clients(peers, options.seed, lease_reads=options.lease_reads)
+        clients: Clients | MessageClients = (
+            MessageClients([self.network.broker_of(one) for one in ids], options.seed)
+            if options.brokers
+            else Clients(peers, options.seed, lease_reads=options.lease_reads)
+        )
         faults = Faults(
             self.members, self.network, report.small, disk, operator,
-            lambda: clients.recorder.refusals().get("DISK_FULL", 0), options.seed, self.say,
+            lambda: clients.refusals().get("DISK_FULL", 0), options.seed, self.say,
         )  # fmt: skip
         make = one_of_each if options.each else None
         report.plan = (
             make(faults.kinds, options.seconds) if make else make_plan(options.seed, options.seconds, faults.kinds)
         )
         try:
-            await self._start(clients, peers)
+            await self._start(clients)
             clients.start()
             await self._break(faults, clients)
             await faults.mend()
@@ -157,19 +166,15 @@ class Run:
         self._mounted.append(member.data)
         return disk
 
-    async def _start(self, clients: Clients, peers: Any) -> None:
+    async def _start(self, clients: Clients | MessageClients) -> None:
         await asyncio.gather(*(member.start() for member in self.members.values()))
-        client = LedgerClient(peers, group=GROUP, deadline_s=START_WITHIN_S)
-        try:
-            await clients.recorder.append(client, "first", [b"the first one"])
-        finally:
-            await client.close()
-        if clients.recorder.highest_index < 0:
+        why_not = await clients.begin(START_WITHIN_S)
+        if why_not:
             words = "; ".join(f"{one}: {self.members[one].processes.last_words(one)}" for one in self.members)
-            raise NotStarted(f"no leader within {START_WITHIN_S:.0f} s: {clients.recorder.errors.get(0)}; {words}")
+            raise NotStarted(f"no leader within {START_WITHIN_S:.0f} s: {why_not}; {words}")
         self.say(f"{len(self.members)} nodes run ({self.network.mode}); clients begin")
 
-    async def _break(self, faults: Faults, clients: Clients) -> None:
+    async def _break(self, faults: Faults, clients: Clients | MessageClients) -> None:
         """Starts every step when it is due; returns when all have ended."""
         began = time.monotonic()
         running: list[asyncio.Task[None]] = []
@@ -249,11 +254,10 @@ class Run:
                     if event["kind"] == "alarm" and event["detail"].get("code") in _GRAVE:
                         self.report.violations.append(Violation("alarm", f"{member}: {event['detail']}"))
 
-    async def _judge(self, clients: Clients, faults: Faults) -> None:
-        report, recorder = self.report, clients.recorder
-        report.operations, report.refusals = recorder.count(), recorder.refusals()
-        done = [one for one in recorder.history if one.kind == "append" and one.result == "ok"]
-        report.acknowledged_entries = sum(len(one.bodies) for one in done)
+    async def _judge(self, clients: Clients | MessageClients, faults: Faults) -> None:
+        report = self.report
+        report.operations, report.refusals = clients.count(), clients.refusals()
+        report.acknowledged_entries = clients.acknowledged()
         codes = dict(zip(self.members, await self._stop_all(), strict=True))
         for member, code in codes.items():
             if code != 0:
@@ -262,27 +266,29 @@ class Run:
         logs, unreadable = read_logs({one.id: one.store for one in self.members.values()})
         report.committed_index = min((len(log.entries) for log in logs), default=0) - 1
         report.violations += unreadable
-        report.violations += check_logs(logs, recorder)
+        if isinstance(clients, MessageClients):
+            report.came_again = clients.repeated
+            report.violations += check_equal(logs)
+            report.violations += check_messages(clients, {one.id: one.data for one in self.members.values()})
+        else:
+            report.violations += check_logs(logs, clients.recorder)
         if not report.acknowledged_entries:
-            report.violations.append(Violation("nothing_tested", "no append was acknowledged in the whole run"))
+            report.violations.append(Violation("nothing_tested", "nothing was acknowledged in the whole run"))
 
     async def _stop_all(self) -> list[int | None]:
         return list(await asyncio.gather(*(member.stop() for member in self.members.values())))
 
     def _count_ends(self, faults: Faults) -> None:
-        """An engine that ended without our order is a finding; its supervisor has written down how."""
+        """A process that ended without our order is a finding; its supervisor has written down how."""
         for member in self.members.values():
             said = member.log.read_text(errors="replace")
-            codes = re.findall(r"^node: the engine ended with (-?\d+); starting", said, re.MULTILINE)
-            reasons = re.findall(r"^node: (the engine ended: .*)$", said, re.MULTILINE)
-            killed = codes.count(str(-signal.SIGKILL))
-            by_itself = len(codes) - killed + max(0, killed - faults.ordered_ends[member.id])
-            if by_itself or "Traceback" in said:
-                self.report.engine_ends[member.id] = [*reasons[:5], f"{by_itself} ends by itself"]
-                words = [line for line in said.splitlines() if line and not line.startswith("{")]
-                last = reasons[-1] if reasons else words[-1]
-                text = f"{member.id}: {by_itself} times by itself; last: {last}"
-                self.report.violations.append(Violation("engine_ended", text))
+            found = ends_by_themselves(said, {part: faults.ordered_ends[member.id, part] for part in PARTS})
+            if found:
+                self.report.ends[member.id] = found
+                self.report.violations.append(Violation("ended_by_itself", f"{member.id}: {'; '.join(found[-3:])}"))
+            if "Traceback" in said:
+                last = said.rpartition("Traceback")[2].splitlines()
+                self.report.violations.append(Violation("traceback", f"{member.id}: {' / '.join(last[-3:])}"))
 
     async def _clean_up(self) -> None:
         for member in self.members.values():

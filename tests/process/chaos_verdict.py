@@ -6,6 +6,8 @@ promised, to whom, and what lies there instead.
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,10 @@ from node.protocol.entry import Entry, Magic, decode_slab
 from node.store.errors import StoreError
 from node.store.reader import StoreReader
 from tests.process.chaos_clients import Recorder
+from tests.process.chaos_nodes import Part
 from tests.simulation.linearizability import check
 
-_SAID_MAX: Final = 5
+SAID_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,27 @@ class Violation:
 
     def as_json(self) -> dict[str, Any]:
         return {"rule": self.rule, "detail": self.detail}
+
+
+def ends_by_themselves(said: str, ordered: Mapping[Part, int]) -> list[str]:
+    """How processes of one node ended that nobody ended: from what its supervisor logged, as JSON, of each end.
+
+    `ordered`: how often each was sent SIGKILL while its supervisor ran.
+    """
+    found: list[str] = []
+    left = {f"{part}_ended": count for part, count in ordered.items()}
+    for line in said.splitlines():
+        if not line.startswith("{") or "_ended" not in line:
+            continue
+        event = json.loads(line)
+        name, code = str(event.get("event")), event.get("exit_code")
+        if event.get("process") != "supervisor" or not name.endswith("_ended") or code is None:
+            continue
+        if code == -signal.SIGKILL and left.get(name, 0) > 0:
+            left[name] -= 1
+        else:
+            found.append(str(event.get("reason")))
+    return found
 
 
 @dataclass(slots=True)
@@ -66,7 +90,7 @@ def read_logs(stores: Mapping[str, Path]) -> tuple[list[Log], list[Violation]]:
         except StoreError as error:
             found.append(Violation("log_unreadable", f"{member}: {error}"))
             continue
-        found += [Violation("log_damaged", f"{member}: {problem}") for problem in problems[:_SAID_MAX]]
+        found += [Violation("log_damaged", f"{member}: {problem}") for problem in problems[:SAID_MAX]]
     return logs, found
 
 
@@ -75,16 +99,18 @@ def check_logs(logs: Sequence[Log], recorder: Recorder) -> list[Violation]:
     if not logs:
         return []
     longest = max(logs, key=lambda one: len(one.entries))
-    found = _equal(logs, len(longest.entries) - 1)
+    found = check_equal(logs)
     left = {entry.index: entry.body if entry.magic == Magic.NORMAL else None for entry in longest.entries}
-    found += [Violation(one.rule, one.detail) for one in check(recorder.history, left)[:_SAID_MAX]]
+    found += [Violation(one.rule, one.detail) for one in check(recorder.history, left)[:SAID_MAX]]
     for log in logs:
         found += _promises(log, recorder)
     return found
 
 
-def _equal(logs: Sequence[Log], committed_index: int) -> list[Violation]:
+def check_equal(logs: Sequence[Log]) -> list[Violation]:
+    """All logs hold the same entries, as many as the longest: the group has settled, so all of them are committed."""
     found: list[Violation] = []
+    committed_index = max((len(log.raw) for log in logs), default=0) - 1
     for log in logs:
         if len(log.raw) <= committed_index:
             found.append(
@@ -122,7 +148,7 @@ def _promises(log: Log, recorder: Recorder) -> list[Violation]:
         if operation.first_index != expected:
             text = f"{_name(operation.bodies[0])} expected {expected} and was told {operation.first_index}"
             found.append(Violation("expected_index", text))
-    return found[:_SAID_MAX]
+    return found[:SAID_MAX]
 
 
 def _name(body: bytes) -> str:

@@ -56,6 +56,10 @@ class Network(Protocol):
         """Where its control plane listens."""
         ...
 
+    def broker_of(self, member: str) -> str:
+        """Where its broker listens, and everybody reaches it; behind relays nothing stands between."""
+        ...
+
     def prefix_of(self, member: str) -> Sequence[str]:
         """The command that puts a process onto this member's network."""
         ...

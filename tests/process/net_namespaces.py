@@ -18,6 +18,7 @@ from tests.process.net import CLIENTS, LinkState
 
 PORT: Final = 20911
 CONTROL_PORT: Final = 8431
+BROKER_PORT: Final = 10911
 _NETEM: Final = "netem delay 40ms 15ms loss 1%"
 _BUCKET: Final = "tbf rate 400kbit burst 8kb latency 400ms"
 _NOWHERE: Final = "02:51:53:00:ff:ff"
@@ -78,6 +79,9 @@ class NamespaceNetwork:
 
     def control_of(self, member: str) -> str:
         return f"127.0.0.1:{CONTROL_PORT}"
+
+    def broker_of(self, member: str) -> str:
+        return f"{self._address(member)}:{BROKER_PORT}"
 
     def prefix_of(self, member: str) -> Sequence[str]:
         return ("nsenter", f"--net=/run/netns/{member}")

@@ -31,14 +31,15 @@ class ProxyNetwork:
     def __init__(self) -> None:
         self._listening: dict[str, str] = {}
         self._control: dict[str, str] = {}
+        self._broker: dict[str, str] = {}
         self._relays: dict[tuple[str, str], Relay] = {}
 
     async def start(self, members: Sequence[str]) -> None:
         """Starts the relays."""
-        ports = free_ports(2 * len(members))
-        for number, member in enumerate(members):
-            self._listening[member] = f"127.0.0.1:{ports[2 * number]}"
-            self._control[member] = f"127.0.0.1:{ports[2 * number + 1]}"
+        ports = iter(free_ports(3 * len(members)))
+        for member in members:
+            for table in (self._listening, self._control, self._broker):
+                table[member] = f"127.0.0.1:{next(ports)}"
         for target in members:
             for source in (*members, CLIENTS):
                 if source != target:
@@ -56,6 +57,9 @@ class ProxyNetwork:
 
     def control_of(self, member: str) -> str:
         return self._control[member]
+
+    def broker_of(self, member: str) -> str:
+        return self._broker[member]
 
     def prefix_of(self, member: str) -> Sequence[str]:
         return ()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.process.chaos_faults import Faults
-from tests.process.chaos_plan import KINDS, Step, make_plan, one_of_each, summary
+from tests.process.chaos_plan import BROKER_KINDS, KINDS, Step, make_plan, one_of_each, summary
 from tests.process.net_proxy import ProxyNetwork
 
 ROOT = Path(__file__).parents[2]
@@ -65,12 +65,28 @@ def test_every_fault_once_and_everything_promised_is_there(tmp_path: Path, words
     report, said = run(tmp_path, "--plan", "each", "--seconds", str(SECONDS), *words)
     assert report["violations"] == [], said
     wanted = {step["kind"] for step in report["plan"]}
-    assert wanted >= set(KINDS) - {"reset", "slow"}
+    assert wanted >= set(KINDS) - BROKER_KINDS - {"reset", "slow"}
     assert set(report["faults"]) >= wanted - ({"slow"} if not report["slow_by"] else set()), said
     assert report["refusals"].get("DISK_FULL"), said
     assert report["acknowledged_entries"] > 10
     assert report["operations"]["read"]["ok"] > 5
     assert report["committed_index"] >= report["acknowledged_entries"]
+    assert living(tmp_path) == []
+    assert list(tmp_path.iterdir()) == [], "a run in which everything held leaves no files"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_every_fault_once_beside_brokers_and_every_message_is_where_it_was_promised(tmp_path: Path) -> None:
+    report, said = run(tmp_path, "--brokers", "--plan", "each", "--seconds", str(2 * SECONDS), "--seed", "5")
+    assert report["violations"] == [], said
+    wanted = {step["kind"] for step in report["plan"]}
+    assert wanted >= set(KINDS) - {"disk_full", "reset", "slow"}
+    assert set(report["faults"]) >= wanted - ({"slow"} if not report["slow_by"] else set()), said
+    done = {kind: outcomes["ok"] for kind, outcomes in report["operations"].items()}
+    assert set(done) == {"single", "batch", "delayed", "transaction", "new topic"} and min(done.values()) > 0, done
+    assert report["committed_index"] >= report["acknowledged_entries"] > 100
     assert living(tmp_path) == []
     assert list(tmp_path.iterdir()) == [], "a run in which everything held leaves no files"
 

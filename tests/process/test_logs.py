@@ -16,7 +16,7 @@ from node.client import LedgerClient, LedgerError
 from tests.process.chaos_disk import QuotaDisk
 from tests.process.chaos_faults import Faults
 from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, Member, make_members
-from tests.process.chaos_plan import KINDS, Step
+from tests.process.chaos_plan import BROKER_KINDS, KINDS, Step
 from tests.process.net import CLIENTS
 from tests.process.net_proxy import ProxyNetwork
 from tests.process.story import Line, Story, said
@@ -71,14 +71,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(directory: Path) -> AsyncIterator[Stage]:
+async def stage(directory: Path, *, brokers: bool = False) -> AsyncIterator[Stage]:
     network = ProxyNetwork()
     await network.start(IDS)
     token = directory / "token"
     token.touch(0o600)
     token.write_text(secrets.token_hex(16))
-    members = make_members(IDS, directory, network, token, ["node.log_format=json"])
-    disk = QuotaDisk(DATA_FILE_BYTES, lambda: members[SMALL].pid)
+    members = make_members(IDS, directory, network, token, ["node.log_format=json"], brokers=brokers)
+    disk = None if brokers else QuotaDisk(DATA_FILE_BYTES, lambda: members[SMALL].pid)
     peers = network.peers_of(CLIENTS)
     operator = LedgerClient(peers, group=GROUP, deadline_s=5.0, token=token.read_text())
     client = LedgerClient(peers, group=GROUP, deadline_s=5.0)
@@ -159,12 +159,16 @@ async def kill_all(stage: Stage) -> None:
 
 async def stop_node(stage: Stage) -> None:
     gone = await stage.breaks("stop_node", for_s=2.0)
+    (elected,) = await stage.story.reported(line_of(lambda one: one != gone, "role", "elected", role="LEADER"))
+    winner = elected["member"]
     await stage.story.reported(
         said("stopping", "SIGTERM", member=gone, process="engine"),
-        said("role", "this member stops", member=gone, was="LEADER"),
-        line_of(lambda one: one != gone, "peer_lost", peer=gone),
+        said("transfer", member=gone, to=winner, phase="taking_over"),
+        said("role", "asked to take leadership", member=winner, role="CANDIDATE"),
+        said("role", "elected", member=winner, role="LEADER"),
+        said("handed_over", f"{winner} leads", member=gone, to=winner),
+        said("peer_lost", member=winner, peer=gone),
     )
-    await another_leads(stage, gone, "closed")
 
 
 async def pause(stage: Stage) -> None:
@@ -283,24 +287,53 @@ async def wipe(stage: Stage) -> None:
     )
 
 
+async def rot(stage: Stage) -> None:
+    rotten = await stage.breaks("rot", "follower")
+    index = int(next(line for line in stage.said if "flipped" in line).split("entry ")[1].split()[0])
+    await stage.story.reported(
+        said("alarm", f"entry {index} (crc_invalid)", "until repaired", member=rotten, code="log_damaged"),
+        said("repair", member=rotten, first_index=index, last_index=index, fault="crc_invalid"),
+        said("alarm_cleared", member=rotten, code="log_damaged"),
+    )
+
+
+async def kill_broker(stage: Stage) -> None:
+    gone = await stage.breaks("kill_broker")
+    await stage.story.reported(
+        said("broker_ended", "killed by signal 9", "started again", member=gone, process="supervisor"),
+        said("listening", member=gone, process="broker"),
+        said("role_changed", member=gone, process="broker", change="changeToMaster", outcome="done"),
+    )
+
+
+async def pause_broker(stage: Stage) -> None:
+    gone = await stage.breaks("pause_broker", for_s=LONG_S)
+    await stage.story.reported(said("stalled", "this process did nothing for", member=gone, process="broker"))
+
+
 STORIES = {
     "kill_engine": kill_engine, "kill_node": kill_node, "kill_all": kill_all, "stop_node": stop_node, "pause": pause,
     "off": lambda stage: cut_off(stage, "off"), "deposed": lambda stage: cut_off(stage, "deposed"), "mute": mute,
     "deaf": deaf, "bridge": bridge, "slow": slow, "reset": reset, "transfer": transfer, "disk_full": disk_full,
-    "wipe": wipe,
+    "wipe": wipe, "rot": rot,
 }  # fmt: skip
 
 
+STORIES_OF_BROKERS = {"kill_broker": kill_broker, "pause_broker": pause_broker}
+
+
 def test_there_is_a_story_of_every_fault() -> None:
-    assert set(STORIES) == set(KINDS)
+    assert set(STORIES) == set(KINDS) - BROKER_KINDS
+    assert set(STORIES_OF_BROKERS) == BROKER_KINDS
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_logs_alone_tell_each_fault_its_order_and_its_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize("brokers", [pytest.param(False, id="plain log"), pytest.param(True, id="brokers")])
+def test_the_logs_alone_tell_each_fault_its_order_and_its_reason(tmp_path: Path, brokers: bool) -> None:
     async def play() -> None:
-        async with stage(tmp_path) as group:
-            for kind, tell in STORIES.items():
+        async with stage(tmp_path, brokers=brokers) as group:
+            for kind, tell in (STORIES_OF_BROKERS if brokers else STORIES).items():
                 try:
                     await tell(group)
                 except AssertionError as error:
@@ -315,4 +348,5 @@ def test_the_logs_alone_tell_each_fault_its_order_and_its_reason(tmp_path: Path)
         assert "xxxxxxxx" not in text, "no bodies"
         for line in text.splitlines():
             reported = json.loads(line)
-            assert "ready" in line or {"time", "level", "event", "process", "member", "group"} <= set(reported)
+            is_for_its_starter = reported["event"] in ("ready", "broker")
+            assert is_for_its_starter or {"time", "level", "event", "process", "member", "group"} <= set(reported)

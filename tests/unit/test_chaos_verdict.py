@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from node.store.file_store import FileStore
 from tests.process.chaos_clients import Recorder
-from tests.process.chaos_verdict import check_logs, read_logs
+from tests.process.chaos_messages import Message, Place, broken
+from tests.process.chaos_verdict import check_logs, ends_by_themselves, read_logs
 
 BODIES = [b"a0:%d" % number for number in range(6)]
 
@@ -88,3 +91,53 @@ def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     path.write_bytes(data)
     _, found = read_logs({"n0": store})
     assert {one.rule for one in found} & {"log_damaged", "log_unreadable"}
+
+
+def ended(part: str, code: int, **more: Any) -> str:
+    """As a supervisor logs it (test_supervisor.py reads the same of a real one)."""
+    event = {"event": f"{part}_ended", "process": "supervisor", "exit_code": code, "reason": f"the {part}: {code}"}
+    return json.dumps({"time": "2026-11-22T02:31:28.340Z", "level": "error"} | event | more)
+
+
+def test_only_what_was_killed_on_order_may_have_ended() -> None:
+    said = "\n".join([ended("engine", -9), "not JSON _ended", ended("broker", -9), ended("engine", -9)])
+    assert ends_by_themselves(said, {"engine": 2, "broker": 1}) == []
+    assert ends_by_themselves(said, {"engine": 1, "broker": 1}) == ["the engine: -9"]
+    assert ends_by_themselves(said, {"engine": 2}) == ["the broker: -9"]
+
+
+@pytest.mark.parametrize(("part", "code"), [("engine", 1), ("engine", -11), ("broker", 3), ("control", -6)])
+def test_whatever_ended_otherwise_did_so_by_itself(part: str, code: int) -> None:
+    assert ends_by_themselves(ended(part, code), {"engine": 5, "broker": 5}) == [f"the {part}: {code}"]
+    assert ends_by_themselves(ended(part, code, process="engine"), {}) == [], "what others say of it does not count"
+
+
+PLACE = ("Flights", 1, 7)
+OTHER = ("Flights", 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("message", "places", "rule"),
+    [
+        (Message("single", "Flights", "ok", PLACE), [PLACE], None),
+        (Message("single", "Flights", "ok", PLACE), [], "acknowledged_lost"),
+        (Message("single", "Flights", "ok", PLACE), [OTHER], "acknowledged_elsewhere"),
+        (Message("single", "Flights", "ok", PLACE), [("Bookings", 1, 7)], "acknowledged_lost"),
+        (Message("single", "Flights", "ok", PLACE), [PLACE, OTHER], "stored_twice"),
+        (Message("batch", "Flights", "unknown"), [], None),
+        (Message("batch", "Flights", "unknown"), [PLACE, OTHER], "stored_twice"),
+        (Message("single", "Flights", "fail"), [], None),
+        (Message("single", "Flights", "fail"), [PLACE], "refused_stored"),
+        (Message("delayed", "Flights", "fail"), [("SCHEDULE_TOPIC_XXXX", 0, 3)], "refused_stored"),
+        (Message("delayed", "Flights", "ok"), [("SCHEDULE_TOPIC_XXXX", 0, 3)], "acknowledged_lost"),
+        (Message("delayed", "Flights", "ok"), [PLACE, OTHER], None),
+        (Message("transaction", "Flights", "ok", is_wanted=False), [("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1)], None),
+        (Message("transaction", "Flights", "ok", is_wanted=False), [PLACE], "rolled_back_delivered"),
+        (Message("transaction", "Flights", "unknown", is_wanted=False), [PLACE], "rolled_back_delivered"),
+    ],
+)
+def test_what_becomes_of_a_message_is_held_against_what_was_said(
+    message: Message, places: list[Place], rule: str | None
+) -> None:
+    found = broken(b"s0:1:", message, {b"s0:1:": places})
+    assert (found and found[0]) == rule

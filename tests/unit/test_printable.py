@@ -16,7 +16,7 @@ from app.commands import common
 from app.commands.entries import print_entry
 from app.console import fragments
 from node.logs import Log
-from node.printable import escaped, escaped_bytes, escaped_json, pictured
+from node.printable import escaped, escaped_bytes, escaped_json, pictured, print_line
 from node.protocol.entry import Entry
 
 EVIL = "a\x1b]0;gone\x07\x1b[2J\r\n2026 info forged\u202e\x9b31m\x00é\tend"
@@ -95,3 +95,18 @@ def test_a_log_line_stays_one_line_whoever_named_themselves(capsys: pytest.Captu
     (line,) = lines
     assert "\x1b" not in line and "\n" not in line and "\x9b" not in line
     assert all(one.isprintable() for one in capsys.readouterr().err.rstrip("\n"))
+
+
+def test_a_line_is_written_in_one_piece() -> None:
+    class Pieces(io.StringIO):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pieces: list[str] = []
+
+        def write(self, text: str) -> int:
+            self.pieces.append(text)
+            return super().write(text)
+
+    out = Pieces()
+    print_line('{"event": "ready"}', out)
+    assert out.pieces == ['{"event": "ready"}\n']

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from typing import Final
 
 from node.broker.classic.broker import ClassicBroker, open_files
@@ -14,6 +15,7 @@ from node.collector import Collector
 from node.config import Settings, split_address
 from node.logs import Log
 from node.message_store.errors import MessageStoreError
+from node.printable import print_line
 from node.rereading import Rereading
 
 READY: Final = "broker"
@@ -41,7 +43,7 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
         port = await listen(clients, settings)
         log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}", ha=settings.ha.address)
         said = {"event": READY, "id": settings.node.id, "pid": os.getpid(), "role": broker.pair.role.value}
-        print(json.dumps(said), flush=True)
+        print_line(json.dumps(said), sys.stdout)
         await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
     finally:
         if clients is not None:

@@ -52,6 +52,9 @@ class Driver(Protocol):
     def note(self, kind: str, severity: str, detail: dict[str, Any]) -> None: ...
 
 
+FIXED = "fixed since this store was made, a start with it will be refused"
+
+
 class Checked(NamedTuple):
     """A configuration that was read, and what it names was too."""
 
@@ -129,7 +132,7 @@ class SettingsReload:
             note("settings_changed", "info", {"reason": f"in force from now on: {', '.join(in_force)}"})
         for change, what in (
             (Change.RESTART, "restart needed"),
-            (Change.BIRTH, "fixed since this store was made, a start with it will be refused"),
+            (Change.BIRTH, FIXED),
             (Change.FIRST_START, "without effect on a store that is there"),
         ):
             keys = [key for key in different if change_of(key) is change]
@@ -138,8 +141,9 @@ class SettingsReload:
         if refused:
             keys = [one.key for one in refused]
             note("settings_refused", "error", {"reason": f"not changed: {', '.join(keys)}: {refused[0].reason}"})
-        needed = [key for key in different if change_of(key) in (Change.RESTART, Change.BIRTH)]
-        self._restart_needed, self._refused = tuple(needed), refused
+        fixed = [key for key in different if change_of(key) is Change.BIRTH]
+        self._restart_needed = tuple(key for key in different if change_of(key) is Change.RESTART)
+        self._refused = (*refused, *(RefusedSettingView(key=key, reason=f"{FIXED}: set it back") for key in fixed))
 
     # --- for observers --------------------------------------------------------------------------------------------
     def view(self) -> SettingsView:
@@ -151,8 +155,11 @@ class SettingsReload:
         if self._restart_needed:
             texts["restart_needed"] = f"restart needed: {', '.join(self._restart_needed)}"
         if self._refused:
-            keys = ", ".join(one.key for one in self._refused)
-            texts["settings_refused"] = f"not changed: {keys}: {self._refused[0].reason}"
+            keys_by_reason: dict[str | None, list[str]] = {}
+            for one in self._refused:
+                keys_by_reason.setdefault(one.reason, []).append(str(one.key))
+            said = "; ".join(f"{', '.join(keys)}: {reason}" for reason, keys in keys_by_reason.items())
+            texts["settings_refused"] = f"not changed: {said}"
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._since = {code: self._since.get(code, now) for code in texts}
         return tuple(

@@ -161,9 +161,15 @@ def test_what_cannot_change_is_said_until_it_is_in_force_or_back(tmp_path: Path)
                 "fixed since this store was made, a start with it will be refused: node.group",
                 "without effect on a store that is there: node.init",
             ]
-            keys = ("node.group", "node.snapshots_kept", "store.page_cache_bytes")
+            keys = ("node.snapshots_kept", "store.page_cache_bytes")
             assert state.settings is not None and state.settings.restart_needed == keys
-            assert alarms(state) == {"restart_needed": f"restart needed: {', '.join(keys)}"}
+            fixed_reason = "fixed since this store was made, a start with it will be refused: set it back"
+            (refused,) = state.settings.refused or ()
+            assert (refused.key, refused.reason) == ("node.group", fixed_reason)
+            assert alarms(state) == {
+                "restart_needed": f"restart needed: {', '.join(keys)}",
+                "settings_refused": f"not changed: node.group: {fixed_reason}",
+            }
             assert group.engines["n0"].settings.node.group == "default"
             assert alarms(group.hang_up("n0", {})) == {}
 

@@ -103,12 +103,13 @@ async def overview_context(console: Console, cluster_id: str, role: str, *, syst
 
 async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:
     answers = await proxy.from_all(console.nodes, view.members, "broker")
+    clocks = {one.node_id: one.last_clock for one in console.watch_of(view.cluster.id).samples}
     found: list[MemberBroker] = []
     for one, said in zip(view.members, answers, strict=True):
         try:
             if isinstance(said, ConsoleError):
                 raise said
-            found.append(MemberBroker(one.id, read(Broker, said)))
+            found.append(MemberBroker(one.id, drawn.on_our_clock(read(Broker, said), clocks.get(one.id))))
         except ConsoleError as error:
             found.append(MemberBroker(one.id, None, error.detail))
     return found

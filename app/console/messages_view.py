@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.console import format as fmt
+from app.console.sample import Clock
+from app.console.their_clock import TheirClock
 from node.views.message_answers import DISPATCH_BEHIND_MS, OVERDUE_MS, Broker, ConsumerGroup, RoleChange, Topic
 
 
@@ -187,9 +189,18 @@ def registered_in_words(said: Broker) -> str:
 
 
 def timeline_of(brokers: Sequence[MemberBroker], most: int = 12) -> list[tuple[str, RoleChange]]:
-    """Changes of role of all brokers, the newest first."""
-    found = [(one.member_id, change) for one in brokers if one.said is not None for change in one.said.role_changes]
+    """Changes of role of all brokers, the newest first; those of one instant as their broker made them."""
+    found = [
+        (one.member_id, change) for one in brokers if one.said is not None for change in reversed(one.said.role_changes)
+    ]
     return sorted(found, key=lambda pair: pair[1].at or "", reverse=True)[:most]
+
+
+def on_our_clock(said: Broker, clock: Clock | None) -> Broker:
+    """With its changes of role on this console's clock: beside those of others they are in the order of time."""
+    theirs = TheirClock(clock)
+    changes = [one.model_copy(update={"at": theirs.at(one.at)}) for one in said.role_changes]
+    return said.model_copy(update={"role_changes": changes})
 
 
 def lag_in_words(group: ConsumerGroup) -> str:

@@ -34,10 +34,11 @@ Note = Callable[[str, str, dict[str, Any]], None]
 
 @dataclass(slots=True)
 class StepTaken:
-    """One step of a change. `took_ms` grows while it runs."""
+    """One step of a change."""
 
     step: Step
-    took_ms: float
+    began_s: float = field(default_factory=time.monotonic)
+    took_ms: float | None = None  # None: it goes on
     error: str = ""
 
 
@@ -49,18 +50,24 @@ class RoleChange:
     event: RaftEvent
     change: Change
     outcome: str = RUNNING
-    took_ms: float = 0.0
+    began_s: float = field(default_factory=time.monotonic)
+    took_ms: float | None = None  # None: it goes on
     steps: list[StepTaken] = field(default_factory=list)
 
     def as_said(self) -> dict[str, Any]:
-        """For logs and views."""
+        """For logs and views; `took_ms` of what goes on is how long it has by now."""
         return {
             "began_at_ms": self.began_at_ms, "state": self.event.state.value, "term": self.event.term,
-            "change": self.change.value, "outcome": self.outcome, "took_ms": round(self.took_ms, 3),
+            "change": self.change.value, "outcome": self.outcome, "took_ms": ms_of(self),
             "steps": [
-                {"step": one.step.value, "took_ms": round(one.took_ms, 3), "error": one.error} for one in self.steps
+                {"step": one.step.value, "took_ms": ms_of(one), "error": one.error} for one in self.steps
             ],
         }  # fmt: skip
+
+
+def ms_of(one: RoleChange | StepTaken) -> float:
+    """How long it took, or has gone on until now."""
+    return round((time.monotonic() - one.began_s) * 1000 if one.took_ms is None else one.took_ms, 3)
 
 
 class RoleChangeHandler:
@@ -132,7 +139,6 @@ class RoleChangeHandler:
         return begun
 
     async def _steps(self, change: RoleChange) -> None:
-        began = time.monotonic()
         try:
             for step in STEPS[change.change]:
                 if not await self._taken(step, change) and change.change is Change.TO_MASTER:
@@ -143,14 +149,13 @@ class RoleChangeHandler:
             change.outcome = GIVEN_UP
             raise
         finally:
-            change.took_ms = (time.monotonic() - began) * 1000
+            change.took_ms = (time.monotonic() - change.began_s) * 1000
             self._note("role_changed", "info" if change.outcome != FAILED else "error", change.as_said())
 
     async def _taken(self, step: Step, change: RoleChange) -> bool:
         """Whether it went well."""
-        taken = StepTaken(step, 0.0)
+        taken = StepTaken(step)
         change.steps.append(taken)
-        began = time.monotonic()
         try:
             self._set(step, change.event.term)
             action = self._actions.get(step)
@@ -160,7 +165,7 @@ class RoleChangeHandler:
         except Exception as error:  # as RocketMQ: the change goes on, or begins again
             taken.error = reason_of(error)
         finally:
-            taken.took_ms = (time.monotonic() - began) * 1000
+            taken.took_ms = (time.monotonic() - taken.began_s) * 1000
         return not taken.error
 
     def _set(self, step: Step, term: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from app.console import live
-from app.console.messages_view import MemberBroker, master_of, sentence_of, timeline_of
+from app.console.messages_view import MemberBroker, master_of, on_our_clock, sentence_of, timeline_of
+from app.console.sample import Clock
 from node.views.message_answers import Broker
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.engine_kit import until
@@ -258,6 +259,19 @@ def test_the_sentence_says_the_worst_that_is_known() -> None:
     assert headline(broker(role="MASTER", name_servers=half))[1] == "n0 is not registered at h:1."
     found = headline(master, broker(role="SLAVE", name_servers=lost), broker(role="SLAVE", name_servers=half))
     assert found == ("attention", "n1 and n2 are not registered at h:1.")
+
+
+def test_changes_of_role_are_in_the_order_of_time_whatever_their_brokers_clocks_say() -> None:
+    (change,) = example("get /api/v1/broker")["role_changes"][:1]
+
+    def made(*of: tuple[str, int]) -> Broker:
+        return broker(role_changes=[{**change, "at": f"2026-01-01T{at}Z", "term": term} for at, term in of])
+
+    slow = on_our_clock(made(("11:00:00.000", 1), ("11:00:20.000", 3)), Clock(-3_600_000.0, 10.0))
+    right = on_our_clock(made(("12:00:10.000", 2), ("12:00:30.000", 4), ("12:00:30.000", 5)), Clock(20.0, 500.0))
+    found = timeline_of([MemberBroker("n0", slow), MemberBroker("n1", right)])
+    assert [one.term for _, one in found] == [5, 4, 3, 2, 1]
+    assert found[2][1].at == "2026-01-01T12:00:20.000Z" and found[1][1].at == "2026-01-01T12:00:30.000Z"
 
 
 def test_a_broker_that_cannot_be_asked_may_be_master() -> None:

@@ -140,10 +140,16 @@ def test_a_change_to_master_is_given_up_when_the_leadership_is_gone() -> None:
         story.waits[Step.REACH_END] = asyncio.Event()  # what never is committed
         story.handler.heard(1, "n4", leads=True)
         await until(lambda: story.taken[-1:] == [Step.REACH_END])
-        assert story.handler.timeline[-1].outcome == "running"
+        change = story.handler.timeline[-1]
+        change.began_s -= 60.0
+        change.steps[-1].began_s -= 50.0
+        said = change.as_said()
+        assert said["outcome"] == "running" and said["took_ms"] >= 60_000, "by now"
+        assert 50_000 <= said["steps"][-1]["took_ms"] < said["took_ms"]
         story.handler.heard(2, "n1", leads=False)
         await until(story.is_role(BrokerRole.SLAVE))
         assert [one["outcome"] for one in story.noted] == ["given up", "done"]
+        assert change.as_said() == change.as_said() == story.noted[0], "what has ended grows no more"
         assert Step.MASTER_ROLE not in story.taken
 
     tell(story_of)

@@ -8,7 +8,9 @@ it. Clients renew every 20 s, and believe in a lock for 30 s.
 Invariants: one client of a group holds a queue at a time, also across changes of master; a lock that is not renewed
 within LOCK_MS is free; the table is bounded, and a look at it costs what is over, not what is held. A lock that was
 given cannot be taken back, since its client believes in it: so one connection gets a part of what the others leave, and
-there is some left for the next one.
+there is some left for the next one. Many connections could take all of it together: so while more than three quarters
+are held, none gets or renews more than an equal part of these. What is not renewed ends as ever, after its client has
+ceased to believe in it.
 """
 
 from __future__ import annotations
@@ -63,13 +65,21 @@ class QueueLocks:
         now = self.steady_ms()
         found: list[MessageQueue] = []
         new: dict[QueueLock, str | None] = {}
+        part, mine, beyond = self._equal_part(), len(self._by_connection.get(connection, ())), list[QueueLock]()
         for queue in dict.fromkeys(queues):
             name = QueueLock(queue.topic, queue.queue_id, group)
             holder = self._holder(name, now)
             if holder is None:
-                if "@" in queue.topic or queue.queue_id < 0 or not self._has_room(name, len(new), connection):
+                if "@" in queue.topic or queue.queue_id < 0 or not self._has_room(name, len(new), connection, part):
                     continue  # no topic has such a name, and no queue such a number
                 new[name] = client_id
+            elif holder == client_id and part is not None:
+                counted = self._renewed_by.get(name, self) is connection
+                if mine + (not counted) > part:
+                    beyond.append(name)
+                    mine -= counted
+                    continue
+                mine += not counted
             if holder in (None, client_id):
                 found.append(queue)
         if new:
@@ -78,6 +88,8 @@ class QueueLocks:
             name = QueueLock(queue.topic, queue.queue_id, group)
             self._renew(name, client_id, now)
             self._count(name, connection)
+        for name in beyond:
+            self._count(name, None)
         return found
 
     def _renew(self, name: QueueLock, client_id: str, now: int) -> None:
@@ -108,11 +120,16 @@ class QueueLocks:
             self._renew(name, client_id, now)
         return None if at is not None and now - at > LOCK_MS else client_id
 
-    def _has_room(self, name: QueueLock, more: int, connection: object) -> bool:
-        """For one more, beside `more` new ones of the same request."""
+    def _equal_part(self) -> int | None:
+        """How many one connection may have and renew; None: that is not asked yet, for the table is not that full."""
+        crowded = LOCKS_MAX * 3 // 4
+        return crowded // (len(self._by_connection) + 1) if len(self._held) > crowded else None
+
+    def _has_room(self, name: QueueLock, more: int, connection: object, part: int | None) -> bool:
+        """For one more, beside `more` new ones of the same request. One that is over takes no more room than it has."""
         mine = len(self._by_connection.get(connection, ()))
-        left = LOCKS_MAX - (len(self._held) - mine)
-        return name in self._held or (mine + more) * SHARE < left
+        left = LOCKS_MAX - (len(self._held) - mine) + (name in self._held)
+        return (mine + more) * SHARE < left and (part is None or mine + more < part)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Those that this client holds. Raises Refusal, and then nothing is changed."""

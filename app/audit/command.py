@@ -128,6 +128,9 @@ def check_paths(args: AuditArgs, specs: list[ReplicaSpec]) -> None:
         for twice in {spec.location, spec.id} & named:
             raise CommandError(USAGE, f"--store {twice} is named twice")
         named |= {spec.location, spec.id} - {None}
+    for number, spec in enumerate(nodes := [one for one in specs if one.kind == "http"]):
+        if any(spec.location.rstrip("/") == one.location.rstrip("/") != "" for one in nodes[:number]):
+            raise CommandError(USAGE, f"--node {spec.public} is named twice")
     if args.out is not None and Path(args.out).exists() and not Path(args.out).is_dir():
         raise CommandError(USAGE, f"--out {args.out}: it is no directory")
     if args.ca_file is not None and not Path(args.ca_file).is_file():

@@ -91,6 +91,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["audit", "--store", "/bin", "--store", "/usr"], "/usr holds no store"),
         (["audit", "--store", "/", "--store", "/"], "--store / is named twice"),
         (["audit", "--store", "a=/", "--store", "a=/usr"], "--store a is named twice"),
+        (["audit", "--node", "http://a:1", "--node", "http://a:1/"], "--node http://a:1 is named twice"),
         (["audit", "--store", "/", "--out", __file__], "it is no directory"),
         (["audit", "--node", "http://127.0.0.1:1", "--ca", "/nope"], "--ca /nope: there is no such file"),
         (["members", "add", "n-9", "127.0.0.1:1", "--peers", PEERS], '"n-9" is no member id'),

@@ -217,7 +217,7 @@ class NewEntries(BaseModel):
     model_config = BODY
     entries: Annotated[list[str], Field(min_length=1, max_length=10_000)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
-    expected_index: Annotated[int | None, BeforeValidator(whole), Field(ge=0, le=INT64_MAX)] = None
+    expected_index: Annotated[Annotated[int, Field(ge=0, le=INT64_MAX)] | None, BeforeValidator(whole)] = None
 
 
 EXPECTED_INDEX: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=0, le=INT64_MAX)])

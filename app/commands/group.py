@@ -37,7 +37,7 @@ from app.commands.standing import AskedMember, StatusProblem, StatusView, summar
 from app.commands.status_table import NO_ANSWER, hangs, table_of
 from app.health.facts import INFO
 from app.health.recall import Recall
-from node.client import Denied, LedgerClient, LedgerError, Unsupported
+from node.client import Denied, LedgerClient, LedgerError, Unreachable, Unsupported
 from node.protocol.peers import is_address
 from node.views.closures import ClosuresView
 from node.views.reading import Unreadable, read
@@ -65,7 +65,13 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
     except Denied:
         raise
     except Unsupported:
-        return await ask_metadata(client, known)
+        try:
+            return await ask_metadata(client, known)
+        except Unreachable as error:
+            why = reason_of(str(error), member_id, address)
+            if isinstance(error.__cause__, TimeoutError):
+                why = f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s to METADATA, all that a plain DLedger tells"
+            return known.model_copy(update={"reason": why})
     except Unreadable as error:
         return known.model_copy(update={"reason": f"its answer cannot be read: {error}"})
     except (LedgerError, OSError) as error:

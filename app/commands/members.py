@@ -32,7 +32,7 @@ from app.commands.common import (
     show_lines,
 )
 from app.commands.waiting import said_if_slow
-from node.client import LedgerError
+from node.client import LedgerError, Unsupported
 from node.client import members as client_members
 from node.protocol.codes import ResponseCode
 from node.protocol.peers import checked_address, checked_id
@@ -78,12 +78,19 @@ class ListedByDefault(TyperGroup):
 members = typer.Typer(name="members", cls=ListedByDefault, help="Who belongs to a group, and changes of it.")
 
 
+OF_PLAIN: Final = (
+    "the leader is a plain DLedger: its members are those of its configuration, which no command shows or changes"
+)
+
+
 async def ask_members(target: Target) -> MembersView:
     """The leader's view. Raises LedgerError, Failure."""
     client = target.client(ASK_WITHIN_S)
     try:
         with said_if_slow(waiting_for_leader(target)):
             return read(MembersView, await client_members.members(client))
+    except Unsupported as error:
+        raise Failure(Exit.UNDETERMINED, OF_PLAIN) from error
     except Unreadable as error:
         raise Failure(Exit.UNDETERMINED, f"the answer cannot be read: {error}") from error
     finally:
@@ -318,6 +325,8 @@ async def ask(target: Target, fields: dict[str, Any]) -> dict[str, Any]:
     try:
         with said_if_slow(waiting_for_leader(target)):
             return await client_members.change_members(client, fields)
+    except Unsupported as error:
+        raise Failure(Exit.UNDETERMINED, OF_PLAIN) from error
     finally:
         await client.close()
 

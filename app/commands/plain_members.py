@@ -10,19 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app.commands.standing import QUORUM_FIELDS, AskedMember, MetadataView, Missing, StatusProblem, StatusView, problem
-from app.health.facts import ATTENTION, CRITICAL
+from app.health.facts import ATTENTION, CRITICAL, join
 from app.health.group_view import QuorumView
-from node.client import Denied, LedgerClient, LedgerError
+from node.client import Denied, LedgerClient, LedgerError, Unreachable
 
 PLAIN: Final = "plain"
 ONLY_METADATA: Final = "plain DLedger: only METADATA is known"
 
 
 async def ask_metadata(client: LedgerClient, known: AskedMember) -> AskedMember:
-    """A member that does not know our requests, as METADATA tells of it. Raises Denied."""
+    """A member that does not know our requests, as METADATA tells of it. Raises Denied; Unreachable: no word."""
     try:
         reported = await client.metadata(known.id)
-    except Denied:
+    except (Denied, Unreachable):
         raise
     except LedgerError as error:
         reason = f"no member: it knows neither our requests nor METADATA ({error})"
@@ -54,11 +54,15 @@ def _led_by(
 ) -> StatusView:
     """Who leads is who says so itself, as everywhere."""
     leaders = sorted(one for one, said in plain.items() if one == said)
+    answering = {one.id for one in found.members if one.state is not None or one.metadata is not None}
+    unseen = sorted({said for said in plain.values() if said} - answering)
+    if not leaders and unseen:
+        return _led_unseen(found, plain, problems, unseen)
     if len(leaders) != 1:
         others = sorted({said for said in plain.values() if said} - set(leaders))
-        text = "no member leads" + (f" that answers; {' and '.join(others)} is followed" if others else "")
+        text = "no member leads" + (f", though {join(others)} is followed" if others else "")
         if leaders:
-            text = f"{' and '.join(leaders)} each say that they lead, and a plain DLedger tells no term"
+            text = f"{join(leaders)} each say that they lead, and a plain DLedger tells no term"
         step = (
             "an election may be under way: look again in some seconds. If it stays so, start those that do not answer,"
         )
@@ -80,6 +84,26 @@ def _led_by(
             "quorum": quorum.model_copy(update={"standing": None, "stands": None}),
         }
     )
+
+
+def _led_unseen(
+    found: StatusView, plain: Mapping[str, str | None], problems: Sequence[StatusProblem], unseen: Sequence[str]
+) -> StatusView:
+    """Who does not answer us may lead a quorum all the same: those that answer follow it."""
+    following = sorted(one for one, said in plain.items() if said in unseen)
+    follow = "follow" if len(following) > 1 else "follows"
+    text = f"The leader {join(list(unseen))} does not answer, though {join(following)} {follow} it"
+    step = (
+        f"look whether {join(list(unseen))} runs, and is reached from here: if it runs, writes may go on, unseen from"
+    )
+    step += " this machine; if it does not, the others elect another leader within seconds"
+    reported = (
+        problem("leader_out_of_sight", ATTENTION, None, text, step),
+        *(_weighed(one) for one in problems if one.code not in ("no_leader", "leader_out_of_sight", "quorum_lost")),
+    )
+    fields = (Missing(field=name, reason=reason, since=None) for name, reason in QUORUM_FIELDS.items())
+    quorum = found.quorum.model_copy(update={"standing": None, "stands": None})
+    return found.model_copy(update={"problems": reported, "unknown": (*found.unknown, *fields), "quorum": quorum})
 
 
 def _never_0(one: StatusProblem) -> StatusProblem:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.commands.standing import AskedMember, StatusProblem, StatusView
-from app.health.facts import INFO, capital
+from app.health.facts import INFO, capital, join
 
 NO_ANSWER: Final = "no answer within"
 COLUMNS: Final = (
@@ -146,7 +146,10 @@ def without_leader(summary: StatusView) -> str:
     """What is known where no member that answers says that it leads; one that is silent may lead all the same."""
     silent = {one.id for one in summary.members if one.state is None and one.metadata is None}
     reported = {one.state.leader_id for one in summary.members if one.state is not None}
-    followed = sorted(one for one in reported if one in silent)
+    named = {one.id: one.metadata.leader_id for one in summary.members if one.metadata is not None}
+    if claims := sorted(one for one, said in named.items() if one == said):
+        return f"{join(claims)} each say that they lead"
+    followed = sorted(one for one in reported | set(named.values()) if one in silent)
     if followed:
         return f"the others follow {' and '.join(followed)}, which does not answer"
     return "no member that answers leads" if silent else "no member leads"

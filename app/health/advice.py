@@ -116,7 +116,7 @@ ADVICE: Final[dict[str, Advice]] = {
         heals=True,
     ),
     "leader_out_of_sight": Advice(
-        "members follow a leader that does not answer here: writes go on, unseen from this machine",
+        "members follow a leader that does not answer here: writes may go on, unseen from this machine",
         "look whether its control plane runs, and is reached from here",
         "a-member-does-not-answer",
     ),

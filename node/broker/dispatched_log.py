@@ -388,11 +388,13 @@ class DispatchedLog:
             )
 
     async def close(self) -> None:
-        """Synced, and marked as clean. Raises OSError."""
+        """Synced, and marked as clean, unless a write or a sync failed. Raises OSError, also of a save under way."""
         if self._saving is not None:
             await asyncio.wait([self._saving])
         if self.dispatcher is not None:
             self.dispatcher.close()
-            state = self._state_to_save(at_end=True)
-            if state is not None:
+            if not self.dispatcher.is_broken and (state := self._state_to_save(at_end=True)) is not None:
                 state.write(self.root, self._host.disk())
+        if self._saving is not None:
+            with contextlib.suppress(NoSpaceToSave):  # what it could not write is written now
+                self._saving.result()

@@ -13,8 +13,9 @@ class LedgerError(Exception):
 
 class OutcomeUnknown(LedgerError):
     """The entries may or may not be, or become, part of the log. Where known: at which index and in which term.
+    Of a change of members, or of who leads: it may or may not have been made.
 
-    What to do: read `first_index` linearizably and compare; never just append again.
+    What to do: read `first_index` linearizably and compare, or look who belongs or leads; never just repeat it.
     """
 
     def __init__(

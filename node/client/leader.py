@@ -35,7 +35,11 @@ async def find_leader(links: Collection[MemberLink]) -> str | None:
 def no_leader_among(links: Collection[MemberLink]) -> str:
     """Why there was none to ask, right after `find_leader` found none."""
     if any(link.open for link in links):
-        return "no member knows a leader"
+        silent = {link.member_id: link.address for link in links if link.named_leader is None}
+        unseen = sorted({link.named_leader for link in links if link.named_leader in silent})
+        named = ", ".join(f"{one} at {silent[one]}" for one in unseen)
+        followed = f"; the others follow {named}, which does not answer" if unseen else ""
+        return f"no member that answers leads{followed}"
     asked = ", ".join(f"{link.member_id} at {link.address}" for link in links)
     return f"no member answers ({asked}): start them, or name the addresses at which they listen"
 
@@ -67,6 +71,7 @@ async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
 
 async def _ask(link: MemberLink) -> str | Denied | None:
     """Who leads, as this member says; "" where it knows none, None without an answer."""
+    link.named_leader = None
     try:
         await link.connect()
         fields = await link.ask(RequestCode.METADATA, {}, ANSWER_WITHIN_S)
@@ -74,7 +79,8 @@ async def _ask(link: MemberLink) -> str | Denied | None:
             return Denied(f"{link.member_id} answers {fields.code().name}")
         link.identity.check(link, fields)
         link.identity.learn(fields)
-        return fields.optional_text("leaderId") or ""
+        link.named_leader = fields.optional_text("leaderId") or ""
+        return link.named_leader
     except AnotherGroup as error:
         return error
     except (OSError, TimeoutError, LookupError, BodyError):

@@ -309,9 +309,10 @@ class LedgerClient:
         return await ask(self._own_link(node_id), RequestCode.METADATA, {}, self._deadline_s)
 
     async def order(self, node_id: str, fields: Mapping[str, Any], within_s: float) -> dict[str, Any]:
-        """An operator's action at one member. Raises LedgerError."""
+        """An operator's action at one member. Raises LedgerError; OutcomeUnknown where it may have been done."""
         said = {**fields, "token": self._token}
-        return await ask(self._own_link(node_id), RequestCode.OPERATOR_ACTION, said, within_s)
+        changes = not fields.get("dryRun")
+        return await ask(self._own_link(node_id), RequestCode.OPERATOR_ACTION, said, within_s, changes=changes)
 
     async def scrub(self, node_id: str) -> int:
         """Has a member read its whole log once; the number of that pass, as in `state`. Raises LedgerError."""
@@ -326,8 +327,8 @@ class LedgerClient:
     ) -> dict[str, Any]:  # fmt: skip
         """Moves leadership, to the best member for None. Returns `{code, leaderId, term, transfereeId, detail}`.
 
-        Raises Refused where a plain DLedger leads, unless member and term are named and the loss of data is accepted
-        that a first leadership can mean there.
+        Raises OutcomeUnknown where it may have moved, and Refused where a plain DLedger leads, unless member and term
+        are named and the loss of data is accepted that a first leadership can mean there.
         """
         fields = {"transfereeId": to, "ifTerm": if_term, "deadlineMs": deadline_ms, "token": self._token}
         retry = Retry(self._deadline_s)
@@ -335,7 +336,7 @@ class LedgerClient:
         if await self._is_plain(link, retry.left_s()):
             return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
         within_s = retry.left_s() if deadline_ms is None else max(retry.left_s(), deadline_ms / 1000 + 2.0)
-        answer = await ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s)
+        answer = await ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s, changes=True)
         self._leader_id = None
         return answer
 

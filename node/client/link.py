@@ -101,6 +101,8 @@ class MemberLink:
         # Whether a plain DLedger is at the other end of this connection: it refused a request of ours with remoting
         # code 3. Nothing else says so, and the next connection is asked anew.
         self.plain = False
+        # Who leads, as it said when it was last asked: "" where it knows nobody, None where it gave no answer.
+        self.named_leader: str | None = None
         self._pending: dict[int, Callable[[Frame | Exception], None]] = {}
         self._opaque = 0
         self._streams: dict[int, Callable[[Frame | Exception], None]] = {}

@@ -59,7 +59,8 @@ async def members(client: LedgerClient) -> dict[str, Any]:
 
 
 async def change_members(client: LedgerClient, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Asks the leader for one change (docs/operations.md); the answer comes when it is committed. Raises LedgerError.
+    """Asks the leader for one change (docs/operations.md); the answer comes when it is committed. Raises LedgerError;
+    OutcomeUnknown where the leader got it and no answer came: `members` says whether it was made.
 
     Gives `{code, index, term, appended, leaderId, detail}`; with `dryRun` what would follow.
     """

@@ -1,16 +1,17 @@
 """What is asked of one member: its views, its word on who leads, an operator's actions.
 
-Invariant: whoever asks one member wants that one's answer, and waits for it as long as it said: over a connection of
-its own. What waits at the leader's ends as lost where that one falls silent and another leads.
+Invariants: whoever asks one member wants that one's answer, and waits for it as long as it said: over a connection of
+its own. What waits at the leader's ends as lost where that one falls silent and another leads. A change that was sent
+and not answered may have been made: it ends as `OutcomeUnknown`, and never as `Unreachable`, which says it was not.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from node.client.errors import Closed, Denied, LedgerError, Unreachable, Unsupported
+from node.client.errors import Closed, Denied, LedgerError, OutcomeUnknown, Unreachable, Unsupported
 from node.client.leader import DENIED
-from node.client.link import MemberLink, NotSupported, RemotingError
+from node.client.link import Lost, MemberLink, NotSupported, RemotingError
 from node.protocol.codes import RequestCode
 from node.transport.bodies import BodyError
 
@@ -35,14 +36,23 @@ class OwnLinks:
             link.close()
 
 
-async def ask(link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float) -> dict[str, Any]:
-    """The member's answer. Raises Unreachable, Unsupported, Denied, LedgerError."""
+async def ask(
+    link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float, *, changes: bool = False
+) -> dict[str, Any]:
+    """The member's answer. `changes`: the request changes something. Raises Unreachable, Unsupported, Denied,
+    LedgerError, and OutcomeUnknown where a change may have reached the member and no answer came."""
     try:
         answer = await link.ask(code, fields, within_s)
         said = answer.code() if "code" in answer.values else None
         text = "" if said is None else f"{link.member_id}: {answer.optional_text('detail') or said.name}"
     except (OSError, TimeoutError) as error:
-        raise Unreachable(f"{link.member_id} at {link.address}: {error or 'no answer in time'}") from error
+        sent = not isinstance(error, Lost) or error.sent
+        where = f"{link.member_id} at {link.address}"
+        why = str(error) or "no answer in time"
+        text = why if why.startswith(where) else f"{where}: {why}"
+        if changes and sent:
+            raise OutcomeUnknown(f"{text}; look whether it was done before you repeat it") from error
+        raise Unreachable(text) from error
     except NotSupported as error:
         link.plain = link.plain or code is RequestCode.INTROSPECT  # which every release of ours knows
         raise Unsupported(str(error)) from error

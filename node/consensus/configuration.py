@@ -57,13 +57,17 @@ class Configuration:
 
     @classmethod
     def at_entry(cls, index: int, named: GroupMembers, birth: Configuration) -> Configuration:
-        """What that entry says; addresses that it does not say are those of the birth, "" where nobody knows one."""
+        """What that entry says; addresses that it does not say are those of the birth, "" where nobody knows one.
+
+        A learner came later also where its id was a voter's at the birth: that one was removed, and its id came back.
+        """
 
         def known(members: Mapping[str, str]) -> dict[str, str]:
             return {one: at or birth.members.get(one, "") for one, at in members.items()}
 
         made = cls(known(named.voters), known(named.learners), index=index, named=named)
-        made.joined = {one: named.joined.get(one, -1 if one in birth.voters else index) for one in made.members}
+        of_birth = birth.voters.keys() - made.learners.keys()
+        made.joined = {one: named.joined.get(one, -1 if one in of_birth else index) for one in made.members}
         return made
 
     def to_change(self) -> GroupMembers:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from node.ha.sockets import now_ms
 from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
@@ -22,6 +23,7 @@ SAVE_EVERY_MS: Final = 10_000
 LOOK_MS: Final = 100
 NEXT_AGAIN_MS: Final = 5000
 BEHIND_BYTES: Final = 16 << 20  # from here on more is dispatched in a turn than a slave gets in one
+T = TypeVar("T")
 
 
 class StoreKeeper:
@@ -104,10 +106,13 @@ class StoreKeeper:
                     async with asyncio.timeout(LOOK_MS / 1000):
                         await self._wake.wait()
         finally:
-            for task in (flush, next_file):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.wait([task])
+            tasks = [task for task in (flush, next_file) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for task in tasks:
+                if not task.cancelled():
+                    task.result()
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A flush may take seconds, of a slave that catches up above all: what it gets is dispatched meanwhile, while
@@ -132,7 +137,7 @@ class StoreKeeper:
         """The log's next file; where there is no room for it, the put that needs it says so."""
         following = self.store.log.next_file
         try:
-            await self._loop.run_in_executor(None, _done, [following.make])
+            await self._to_its_end(partial(_done, [following.make]))
             following.is_ready = True
         except OSError:
             self._next_ms = now + NEXT_AGAIN_MS
@@ -143,15 +148,24 @@ class StoreKeeper:
         """
         async with self.removing, self._flushing:
             self.store.is_cutting = True
-            working = self._loop.run_in_executor(None, work)
             try:
-                return await asyncio.shield(working)
+                return await self._to_its_end(work)
             finally:
-                while not working.done():
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await asyncio.wait([working])
                 self.store.is_cutting = False
                 self._wake.set()
+
+    async def _to_its_end(self, work: Callable[[], T]) -> T:
+        """`work` in a thread, which nobody can stop: whoever is cancelled waits for it, or the store would be closed
+        under its hands, and nobody would hear that a sync failed. Raises what it does, before CancelledError."""
+        working = self._loop.run_in_executor(None, work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            while not working.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([working])
+            working.result()
+            raise
 
     async def flushed_and_dispatched(self) -> None:
         """All that is in the log is on disk and in the queues. Raises OSError."""
@@ -178,7 +192,7 @@ class StoreKeeper:
         if is_save:
             steps += [self.store.dispatcher.begin_save(), self.store.begin_mark(found)]
         try:
-            await self._loop.run_in_executor(None, _done, steps)
+            await self._to_its_end(partial(_done, steps))
         except OSError as error:
             self.store.flush_failed(error)
             raise

@@ -49,6 +49,7 @@ class Dispatcher:
         self._root, self._disk = root, disk if disk is not None else OsDisk()
         self._levels = parse_delay_levels() if delay_levels_ms is None else delay_levels_ms
         self._is_broken = False
+        self._sync_failed = False  # apart from the other: a thread sets it, perhaps while something is dispatched
         if mark is None and (files.names(root / CONSUME_QUEUE) or files.names(root / INDEX)):
             raise MessageStoreError(
                 f"{root} has queues or an index, and nothing says how far they are sound: `quorumscope store adopt`"
@@ -71,6 +72,11 @@ class Dispatcher:
         self._index.open(mark.index, is_clean=mark.is_clean)
         self._is_marked_clean = mark.is_clean
         self._dense_from = mark.dense_from
+
+    @property
+    def is_broken(self) -> bool:
+        """A write or a sync failed: nothing is vouched for any more, until a new dispatcher begins at the mark."""
+        return self._is_broken or self._sync_failed
 
     @property
     def point(self) -> LogPoint:
@@ -152,16 +158,20 @@ class Dispatcher:
         own, while dispatch goes on. What is written behind the mark meanwhile counts for nothing until the next one.
         It raises OSError, and NoSpaceToSave: then what was dispatched is on disk, and only a later save says so.
         """
-        if self._is_broken:
-            raise MessageStoreError("an earlier write failed: open the dispatcher anew")
+        if self.is_broken:
+            raise MessageStoreError("an earlier write or sync failed: open the dispatcher anew")
         unsynced = [self._queues.take_unsynced(), self._index.take_unsynced()]
         mark, last_ms = self._mark_now(is_clean=is_clean), self._last_time_ms
         checkpoint = encode_checkpoint(StoreCheckpoint(last_ms, last_ms, mark.index.full_until_ms, 0, 0))
         self._is_marked_clean = is_clean
 
         def finish(disk: Disk) -> None:
-            for one in unsynced:
-                one.sync(disk)
+            try:
+                for one in unsynced:
+                    one.sync(disk)
+            except OSError:  # the pages may be gone, and the next sync of them would say that all is well
+                self._sync_failed = True
+                raise
             try:
                 disk.replace(self._root / CHECKPOINT, checkpoint)
                 write_mark(self._root, mark, disk)
@@ -183,9 +193,9 @@ class Dispatcher:
         self._disk.close()
 
     def close(self) -> None:
-        """Saves, unless a write failed, and lets go of the files."""
+        """Saves, unless a write or a sync failed, and lets go of the files."""
         try:
-            if not self._is_broken:
+            if not self.is_broken:
                 self.save(is_clean=True)
         finally:
             self._disk.close()

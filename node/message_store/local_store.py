@@ -200,7 +200,7 @@ class LocalMessageStore:
         try:
             self.log.make_room(size)
         except OSError as error:
-            status = PutStatus.UNKNOWN_ERROR if self.log.broken_by else PutStatus.CREATE_MAPPED_FILE_FAILED
+            status = PutStatus.SERVICE_NOT_AVAILABLE if self.log.broken_by else PutStatus.CREATE_MAPPED_FILE_FAILED
             raise Refused(status, f"no file of the commit log could be begun: {error}") from error
         self.append(messages, answer)
 
@@ -211,8 +211,9 @@ class LocalMessageStore:
         built = self._offsets.build(messages, self._now_ms())
         try:
             places = self.log.append(built.records)
-        except OSError as error:
-            raise Refused(PutStatus.UNKNOWN_ERROR, f"the commit log could not be written: {error}") from error
+        except OSError as error:  # some of it may be there at the next start, and a later try may do better
+            text = f"the commit log could not be written: {error}"
+            raise Refused(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, text) from error
         result = PutResult(
             PutStatus.PUT_OK, "", first.topic, first.queue_id, built.first_offset, places, built.store_timestamp_ms,
             first.store_host,
@@ -234,7 +235,7 @@ class LocalMessageStore:
         try:
             [place] = self.log.append([self._offsets.build_one(topic, queue_id, self._now_ms(), record_of)])
         except OSError:
-            answer(PutStatus.UNKNOWN_ERROR, -1)
+            answer(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, -1)
             return True
         self._opened(lambda status: answer(status, place), waits=True)
         return True
@@ -368,11 +369,7 @@ class LocalMessageStore:
                     self.root, self.log.min_offset, self.log.max_offset, self.dispatcher.sizes, self._disk, self._files
                 )
                 self.dispatcher = Dispatcher(self.root, disk=self._disk, files=self._files)
-            except (
-                OSError,
-                MessageStoreError,
-                ValueError,
-            ) as error:  # of what is gone, until a start does it
+            except (OSError, MessageStoreError, ValueError) as error:  # of what is gone, until a start does it
                 self.log.flush_failed(f"its queues could not be written anew: {error}")
                 raise
         return gone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -103,5 +104,39 @@ def test_a_sync_that_fails_ends_the_broker_whatever_the_reason(monkeypatch: pyte
                 assert (await broker.lane.put(message(b"one"))).status is PutStatus.PUT_OK
                 with pytest.raises(OSError, match="No space left"):
                     await running
+            mark = read_mark(settings.node.data)
+            assert mark is not None and not mark.is_clean and mark.point.index < broker.log.dispatched_index
+
+    asyncio.run(story())
+
+
+def test_a_sync_that_fails_while_the_broker_stops_is_said_and_nothing_vouched_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The save was under way when the broker was asked to stop: nobody looked at how it ended."""
+    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
+    settings = settings_of(tmp_path, free_ports(1))
+    syncing, stopping = threading.Event(), threading.Event()
+
+    def fails(_disk: OsDisk, path: Path) -> None:
+        syncing.set()
+        stopping.wait()
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    async def story() -> None:
+        async with engine_of(settings):
+            broker = Broker(settings, lambda *_event: None, SIZES)
+            running = asyncio.create_task(broker.run())
+            await until(lambda: broker.is_master)
+            monkeypatch.setattr(OsDisk, "sync", fails)
+            assert (await broker.lane.put(message(b"one"))).status is PutStatus.PUT_OK
+            await until(syncing.is_set)
+            running.cancel()
+            await asyncio.sleep(0)
+            stopping.set()
+            with pytest.raises(OSError, match="Input/output"):
+                await running
+            mark = read_mark(settings.node.data)
+            assert mark is not None and not mark.is_clean and mark.point.index < broker.log.dispatched_index
 
     asyncio.run(story())

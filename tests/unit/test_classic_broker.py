@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from node.broker.classic.delay_offsets import DelayOffsetsBehindFlush
+from node.broker.schedule import COMMIT_EVERY_S
 from node.config import ConfigError, load
+from node.ha import keeper
+from node.message_client.link import Link
 from node.message_store.errors import MessageStoreError
+from node.message_store.write_files import OsDisk
+from node.rocketmq.bodies import offsets_answer
 from node.rocketmq.codes import Answer, Request
+from node.rocketmq.command import Command
 from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import SendAnswer
 from node.views.ha import HaView
@@ -167,3 +176,112 @@ async def test_a_topic_that_is_made_again_shows_nothing_old(tmp_path: Path) -> N
     with pytest.raises(MessageStoreError, match="deleted-topics cannot be read"):
         async with classic(settings):
             pass
+
+
+@story
+async def test_a_delayed_message_whose_delivery_meets_a_failed_write_is_delivered_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    """It counted as one that never can be delivered, and its delay offset passed it over for good."""
+    levels = {"broker.delay_levels": "1s"}
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m", "s"), **levels)
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"late", i="DELAY\x011")
+        schedule, log = master.broker.schedule, master.broker.store.log
+        assert schedule is not None
+        with pytest.MonkeyPatch.context() as patched:
+
+            def fails(_disk: OsDisk, path: Path, _offset: int, _data: object) -> None:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+
+            patched.setattr(OsDisk, "write", fails)
+            await until(lambda: bool(log.broken_by))
+            await asyncio.sleep(2 * COMMIT_EVERY_S)
+        assert not [said for said in master.notes if said[0] == "delivery_impossible"]
+        assert schedule.next_offsets == {1: 0} and master.broker._tables is not None
+        assert not master.broker._tables.delays
+    async with classic(settings) as master, master.client() as client:
+        assert await pulled(client, 1) == [b"late"]
+
+
+@story
+async def test_a_delay_offset_is_kept_once_what_was_delivered_is_on_disk(tmp_path: Path) -> None:
+    """Its file is synced at once, and the log twice a second: a power loss in between took a message for good."""
+    settings = classic_settings(
+        tmp_path, "m", "async_master", pair_ports("m", "s"), **{"node.flush": "async", "broker.delay_levels": "1s"}
+    )
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"late", i="DELAY\x011")
+        schedule, log, tables = master.broker.schedule, master.broker.store.log, master.broker._tables
+        assert schedule is not None and tables is not None
+        with pytest.MonkeyPatch.context() as patched:
+            await until(lambda: log.flushed_offset == log.max_offset)
+            patched.setattr(keeper, "FLUSH_EVERY_MS", 1 << 40)
+            assert await pulled(client, 1) == [b"late"]
+            await until(lambda: schedule.next_offsets == {1: 1})
+            await asyncio.sleep(3 * COMMIT_EVERY_S)
+            assert log.flushed_offset < log.max_offset and not tables.delays
+        await until(lambda: tables.delays == {1: 1})
+        assert log.flushed_offset == log.max_offset
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_delay_offsets_wait_for_the_flush_of_what_was_there_when_they_were_reached(is_busy: bool) -> None:
+    class Log:
+        max_offset = flushed_offset = 100
+        broken_by = ""
+
+    class Kept:
+        def __init__(self) -> None:
+            self.offsets: dict[int, int] = {}
+
+        def get(self, level: int) -> int | None:
+            return self.offsets.get(level)
+
+        def commit(self, offsets: Mapping[int, int]) -> bool:
+            self.offsets |= offsets
+            return True
+
+    log, kept = Log(), Kept()
+    delays = DelayOffsetsBehindFlush(kept, log)
+    assert delays.commit({1: 1}) and kept.offsets == {1: 1}  # all is on disk
+    log.max_offset = 200
+    assert not delays.commit({1: 2}) and kept.offsets == {1: 1}
+    log.max_offset, log.flushed_offset = 300, 200  # it is always behind: what is on disk is kept all the same
+    assert not delays.commit({1: 3, 2: 1}) and kept.offsets == {1: 2}
+    assert not delays.commit({1: 3, 2: 1})
+    log.max_offset, log.flushed_offset = (400, 300) if is_busy else (300, 300)
+    assert delays.commit({1: 3, 2: 1}) is not is_busy and kept.offsets == {1: 3, 2: 1}
+    log.max_offset = 500
+    assert not delays.commit({1: 4}) and delays.get(1) == 3  # another mastership: of the first one nothing is kept
+    log.max_offset = log.flushed_offset = 600
+    assert delays.commit({2: 2}) and kept.offsets == {1: 3, 2: 2}
+    log.broken_by = "a sync that failed"
+    assert not delays.commit({2: 3}) and kept.offsets == {1: 3, 2: 2}
+
+
+@story
+async def test_what_is_committed_at_a_slave_while_it_asks_its_master_does_not_go_back(tmp_path: Path) -> None:
+    """The master's offsets, said before that, took its place: a consumer that asked then began further back."""
+    settings = classic_settings(tmp_path, "s", "slave", pair_ports("m", "s"))
+    async with classic(settings) as slave:
+        sync, offsets = slave.broker.sync, slave.port.context.offsets
+        assert sync is not None
+        merged: list[str] = []
+
+        class Master(Link):
+            async def ask(self, code: int, fields: Mapping[str, str], _body: bytes, _within_s: float) -> Command:
+                body = offsets_answer({"T@G": {0: 5, 1: 7}}) if code == Request.GET_ALL_CONSUMER_OFFSET else b""
+                if not body:
+                    merged.append(fields["commitOffset"])
+                    offsets.put("G", "T", 0, 12)  # a consumer goes on
+                    offsets.put("G", "T", 1, 8)
+                return Command(Answer.SUCCESS, 1, 1, {}, None, body)
+
+        offsets.put("G", "T", 0, 10)
+        await sync._offsets(Master("127.0.0.1:1"))
+        assert merged == ["10"]
+        assert offsets.queues("T", "G") == {0: 12, 1: 8}
+        assert sync.here.offsets == {("T", "G", 0): 12, ("T", "G", 1): 8}
+        await sync._offsets(Master("127.0.0.1:1"))
+        assert merged == ["10", "12", "8"] and offsets.queues("T", "G") == {0: 12, 1: 8} and not sync.here.offsets

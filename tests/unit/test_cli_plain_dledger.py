@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import run
 from app.commands.common import Target
-from node.client import LedgerClient, LedgerClientSync, NotAppended, Refused
+from node.client import LedgerClient, LedgerClientSync, NotAppended, Refused, Unreachable
 from node.protocol.codes import RequestCode
 from node.transport.remoting import Frame, decode_frame
 from tests.unit.fake_dledger import FakeDledger, running
@@ -76,13 +76,52 @@ def test_status_of_a_plain_group_without_a_leader_is_critical(group: FakeDledger
     assert [(one["code"], one["severity"]) for one in reported["problems"]] == [("no_leader", "critical")]
 
 
-def test_a_leader_that_does_not_say_so_itself_is_nobody(capsys: Capture) -> None:
+def test_a_plain_leader_that_is_out_of_sight_may_lead_a_quorum(capsys: Capture) -> None:
     with running(FakeDledger(), down=("n2",)) as group:
+        assert run(["status", *on(group)]) == 1
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert "the others follow n2, which does not answer" in head
+        assert "whether a quorum stands is unknown" in head, "what n2 hears, nobody here can tell"
+        assert any("The leader n2 does not answer, though n0 and n1 follow it" in line for line in lines)
+        assert not any("no leader" in line or "no member leads" in line for line in lines)
         assert run(["status", *on(group), "--json"]) == 1
     reported = json.loads(capsys.readouterr().out)
-    assert reported["leader_id"] is None
-    (found,) = [one for one in reported["problems"] if one["code"] == "no_leader"]
-    assert "n2 is followed" in found["text"]
+    assert [(one["code"], one["severity"]) for one in reported["problems"]] == [
+        ("leader_out_of_sight", "attention"), ("member_unreachable", "attention"),
+    ]  # fmt: skip
+    assert (reported["quorum"]["standing"], reported["quorum"]["stands"], reported["leader_id"]) == (None, None, None)
+
+
+def test_two_plain_leaders_are_named_in_all_lines_alike(group: FakeDledger, capsys: Capture) -> None:
+    answer = group._metadata
+    group._metadata = lambda member_id, request: {  # type: ignore[method-assign]
+        **answer(member_id, request), **({"leaderId": member_id} if member_id in ("n1", "n2") else {}),
+    }  # fmt: skip
+    assert run(["status", *on(group)]) == 1
+    text = capsys.readouterr().out
+    assert "n1 and n2 each say that they lead; 3 of 3" in text.splitlines()[0] and "no member leads" not in text
+
+
+def test_a_plain_member_that_comes_late_with_metadata_is_silent(
+    group: FakeDledger, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(_client: LedgerClient, node_id: str) -> dict[str, object]:
+        raise Unreachable(f"{node_id} at {group.addresses[node_id]}: no answer in time") from TimeoutError()
+
+    monkeypatch.setattr(LedgerClient, "metadata", late)
+    assert run(["status", *on(group), "--json"]) == 69
+    reported = json.loads(capsys.readouterr().out)
+    assert {one["reason"] for one in reported["members"]} == {
+        "no answer within 2 s to METADATA, all that a plain DLedger tells"
+    }
+    assert "its process is gone, its machine" not in str(reported), "it had just refused our own request"
+
+
+def test_members_and_their_changes_are_no_matter_of_a_plain_group(group: FakeDledger, capsys: Capture) -> None:
+    for asked in ([], ["list"], ["remove", "n1"]):
+        assert run(["members", *asked, *on(group)]) == 2, asked
+        said = capsys.readouterr().err
+        assert "the leader is a plain DLedger" in said and "its configuration" in said and "52001" not in said, said
 
 
 def test_another_groups_name_is_denied_by_all_commands(group: FakeDledger, tmp_path: Path, capsys: Capture) -> None:

@@ -214,7 +214,14 @@ def test_whoever_reaches_nobody_hears_where_it_asked() -> None:
             stack.push_async_callback(member.close)
             link = MemberLink("n1", member.address, "g")
             await link.connect()
-            assert no_leader_among([silent, link]) == "no member knows a leader"
+            assert no_leader_among([silent, link]) == "no member that answers leads"
+            member.says = "n0"
+            assert await find_leader([silent, link]) is None
+            said = no_leader_among([silent, link])
+            assert said == "no member that answers leads; the others follow n0 at 127.0.0.1:1, which does not answer"
+            member.silent = True  # what it said earlier is no answer
+            assert await find_leader([silent, link]) is None
+            assert no_leader_among([silent, link]) == "no member that answers leads"
             link.close()
 
     asyncio.run(work())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from pathlib import Path
@@ -27,6 +28,7 @@ from node.message_store.message_store import MessageStore
 from node.message_store.properties import join_properties
 from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.record import MessageRecord, encode_record, magic_for
+from node.message_store.write_files import OsDisk
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE, filled
 from tests.unit.message_kit import CALM, record, records
 
@@ -275,6 +277,33 @@ def test_a_file_whose_making_was_cut_off_is_made_again(marked: int, tmp_path: Pa
     dispatcher.close()
     lengths = {one.stat().st_size for one in folder.iterdir()}
     assert lengths == {SIZES.queue_file_bytes}
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "index"])
+def test_what_was_not_synced_is_never_vouched_for(name: str, tmp_path: Path) -> None:
+    """A second sync of these pages would say that all is well: the kernel may have dropped them with the first."""
+
+    class Failing(OsDisk):
+        def sync(self, path: Path) -> None:
+            if name in path.parts:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            super().sync(path)
+
+    dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(0))
+    put(dispatcher, 0)
+    dispatcher.save()
+    vouched = mark_path(tmp_path).read_bytes()
+    put(dispatcher, 1)
+    finish = dispatcher.begin_save()
+    put(dispatcher, 2)  # while another thread syncs
+    opened = mark_path(tmp_path).read_bytes()
+    with pytest.raises(OSError, match="Input/output"):
+        finish(Failing())
+    with pytest.raises(MessageStoreError, match="sync failed"):
+        dispatcher.save()
+    dispatcher.close()
+    assert mark_path(tmp_path).read_bytes() == opened == vouched
+    assert Dispatcher(tmp_path, SIZES).next_offsets == {("T", 0): 1}
 
 
 def test_nothing_is_dispatched_twice(tmp_path: Path) -> None:

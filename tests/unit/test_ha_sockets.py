@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
 import socket
 import struct
@@ -25,6 +26,7 @@ from node.ha.sockets import AcceptSocketService, HAClientService, now_ms
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.local_flush import FlushMode
 from node.message_store.local_log import Flush
+from node.message_store.local_mark import read_log_mark
 from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.new_message import NewMessage
 from node.message_store.put_result import PutStatus
@@ -304,3 +306,52 @@ async def test_a_flush_that_fails_ends_the_keeper_and_all_waits(tmp_path: Path) 
     await asyncio.wait([keeping])
     assert isinstance(keeping.exception(), OSError) and "the disk is gone" in master.store.log.broken_by
     await master.stop()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_keeper_that_is_stopped_ends_after_its_flush(fails: bool, tmp_path: Path) -> None:
+    """Else the store is closed, and marked as flushed, while a thread still syncs; and nobody hears how that ended."""
+    syncing, stopping = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        side = Side(tmp_path, FlushMode.SYNC_FLUSH)
+        side.store.become_master()
+        before = side.store.log.flushed_offset
+        side.keeper = StoreKeeper(side.store)
+        begin_flush = side.store.begin_flush
+
+        def watched() -> Flush:
+            found = begin_flush()
+
+            def sync(disk: Disk) -> None:
+                syncing.set()
+                stopping.wait()
+                if fails:
+                    raise OSError(errno.EIO, "Input/output error")
+                found.sync(disk)
+
+            return dataclasses.replace(found, sync=sync)
+
+        side.store.begin_flush = watched  # type: ignore[method-assign]
+        running = asyncio.create_task(side.keeper.run())
+        put = side.keeper.put(message(0))
+        await until(syncing.is_set)
+        running.cancel()
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        was_done = running.done()
+        stopping.set()
+        assert not was_done
+        await asyncio.wait([running])
+        if fails:
+            with pytest.raises(OSError, match="Input/output"):
+                running.result()
+            assert (await put).status is PutStatus.FLUSH_DISK_TIMEOUT
+        else:
+            assert running.cancelled()
+        side.store.close()
+        mark = read_log_mark(tmp_path)
+        assert mark is not None and mark.flushed == (before if fails else side.store.log.max_offset)
+        assert (tmp_path / "abort").exists() is fails
+
+    asyncio.run(scenario())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ from node.message_store.properties import join_properties
 from node.message_store.put_result import PutResult, PutStatus
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import Host
+from node.message_store.write_files import OsDisk
+from node.protocol.entry import BytesLike
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE
 from tests.unit.test_local_log import message_of
 
@@ -136,6 +140,43 @@ def test_who_is_replaced_while_a_flush_runs_answers_nothing_as_stored(tmp_path: 
     store.flushed(flush)
     store.dispatch()
     assert [one.status for one in waiting] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
+
+
+@pytest.mark.parametrize("begins_a_file", [False, True])
+def test_a_write_that_fails_says_nothing_of_the_message_that_no_later_try_could_change(
+    begins_a_file: bool, tmp_path: Path
+) -> None:
+    """A part of it may be in the log, or (only the blank before it was to be written) nothing of it is."""
+
+    class Failing(OsDisk):
+        fails = False
+
+        def write(self, path: Path, offset: int, data: BytesLike) -> None:
+            if self.fails and "commitlog" in path.parts:
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            super().write(path, offset, data)
+
+    def again(number: int) -> list[PutStatus]:
+        """The first put that meets it, in one way or another, and the next one."""
+        store = store_at(tmp_path / str(number), disk=(disk := Failing()))
+        for filling in range(20 if begins_a_file else 1):
+            put(store, filling)
+        while begins_a_file and store.log._left > 700:
+            put(store, number)
+        disk.fails = True
+        found: list[PutResult] = []
+        said: list[PutStatus] = []
+        one = replace(message(1), body=bytes(600))
+        if number == 0:
+            store.put(one, found.append)
+        elif number == 1:
+            store.put_own(one, found.append)
+        elif not store.put_record("TopicTest", 0, 800, lambda _at, _ms: bytes(800), lambda how, _at: said.append(how)):
+            store.put(one, found.append)
+        return [*said, *(result.status for result in found), put(store, 2)[0].status]
+
+    first = PutStatus.SERVICE_NOT_AVAILABLE if begins_a_file else PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    assert [again(number) for number in range(3)] == [[first, PutStatus.SERVICE_NOT_AVAILABLE]] * 3
 
 
 def test_what_is_refused_takes_no_queue_offset(tmp_path: Path) -> None:

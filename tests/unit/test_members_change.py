@@ -283,6 +283,21 @@ def test_m5_a_removed_member_unseats_nobody_and_its_store_does_not_come_back() -
     assert group.voters("n0") == ["n0", "n1", "n2"]
 
 
+def test_a_voter_of_the_birth_whose_id_comes_back_joined_by_that_entry() -> None:
+    group = Group()
+    group.run(200 * MS)
+    group.crash("n2")
+    assert group.change("n0", MemberChange(REMOVE, "n2")) is None
+    group.run(300 * MS)
+    group.start("n2")
+    assert group.change("n0", MemberChange(ADD, "n2", address_of("n2"))) is None
+    group.run(2000 * MS)
+    assert group.voters("n0") == ["n0", "n1", "n2"]
+    joined = [one.entry_index for one in group.outcomes][-1]
+    for one in ("n0", "n1", "n2"):
+        assert group.replica(one).configuration.joined == {"n0": -1, "n1": -1, "n2": joined}, one
+
+
 def test_a_member_is_replaced_in_one_order_and_whoever_leads_goes_on_with_it() -> None:
     group = Group()
     group.start("n3")

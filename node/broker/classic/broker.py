@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from node.background import Background, reason_of
 from node.broker.classic.control_key import make_key
+from node.broker.classic.delay_offsets import DelayOffsetsBehindFlush
 from node.broker.classic.deleted_topics import DeletedTopics
 from node.broker.classic.lane import ClassicLane
 from node.broker.classic.metadata_sync import MetadataSync
@@ -242,9 +243,8 @@ class ClassicBroker:
         learn(self._not_in_files(context, self._tables.topics_of_ms))
         context.offsets.on_change = self._offset_changed
         context.slave_rules = self
-        self.schedule = ScheduleService(
-            self, self._tables, self.settings.broker.delay_levels_ms, wall_ms, self.said
-        )  # fmt: skip
+        delays = DelayOffsetsBehindFlush(self._tables, self.store.log)
+        self.schedule = ScheduleService(self, delays, self.settings.broker.delay_levels_ms, wall_ms, self.said)
         return self._tables
 
     def requests(self) -> Mapping[int, Handler]:

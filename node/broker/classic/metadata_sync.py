@@ -214,6 +214,9 @@ class MetadataSync:
                 theirs.setdefault((topic, group), {})[queue] = offset
             if self.here.offsets.get((topic, group, queue)) == offset:
                 del self.here.offsets[topic, group, queue]
+        for (topic, group, queue), offset in self.here.offsets.items():  # committed while others were merged
+            queues = theirs.setdefault((topic, group), {})
+            queues[queue] = max(offset, queues.get(queue, -1))
         own = self._context.offsets
         for (topic, group), queues in theirs.items():
             if own.queues(topic, group) != queues:

@@ -1,0 +1,106 @@
+"""A change that the leader got and did not answer may have been made: it ends as unknown (75), never as unreachable."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+from app.commands.common import Exit
+from node.client import LedgerClient, OutcomeUnknown, Unreachable
+from node.client import members as client_members
+from node.protocol.codes import RequestCode
+from node.transport.bodies import dump, load
+from node.transport.connection import Connection
+from node.transport.remoting import Frame
+from tests.ports import free_ports
+
+DRY = {"code": 200, "before": {"needed": 1, "voters": ["n0"], "answering": ["n0"]}}
+DRY["after"] = DRY["before"]
+
+
+@contextmanager
+def leading(lost: Callable[[Connection, Frame], None]) -> Iterator[str]:
+    """n0, which leads; it answers dry runs, and does with every change what `lost` says."""
+    loop = asyncio.new_event_loop()
+
+    def answer(connection: Connection, frame: Frame) -> None:
+        if frame.code == RequestCode.METADATA:
+            connection.answer(frame, dump({"code": 200, "group": "g", "leaderId": "n0", "term": -1}))
+        elif frame.code == RequestCode.INTROSPECT:
+            connection.answer(frame, dump({"role": "LEADER"}))
+        elif load(frame.body).values.get("dryRun"):
+            connection.answer(frame, dump(DRY))
+        else:
+            lost(connection, frame)
+
+    listening = loop.create_server(lambda: Connection(answer, lambda _: None, lambda _: None), "127.0.0.1", 0)
+    server = loop.run_until_complete(listening)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def hang_up(connection: Connection, frame: Frame) -> None:
+    connection.abort()
+
+
+def say_nothing(connection: Connection, frame: Frame) -> None:
+    pass
+
+
+CHANGES = [
+    ["members", "remove", "n0", "--yes"], ["members", "promote", "n0", "--yes"],
+    ["members", "address", "n0", "127.0.0.1:9", "--yes"], ["transfer"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", CHANGES, ids=[" ".join(one[:2]) for one in CHANGES])
+def test_the_leader_ends_while_it_makes_a_change(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with leading(hang_up) as address:
+        assert run([*words, "--peers", f"n0-{address}", "--group", "g"]) == Exit.UNKNOWN_OUTCOME
+    last = capsys.readouterr().err.splitlines()[-1]
+    where = f"n0 at {address}: the connection closed"
+    assert last == f"quorumscope: outcome unknown: {where}; look whether it was done before you repeat it"
+
+
+def test_no_answer_in_time_is_unknown_and_a_dry_run_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def change(address: str) -> None:
+        client = LedgerClient({"n0": address}, group="g", deadline_s=5.0)
+        try:
+            with pytest.raises(OutcomeUnknown, match="no answer in time"):
+                await client_members.change_members(client, {"kind": "remove", "memberId": "n0"})
+            monkeypatch.setattr(client_members, "CHANGE_WITHIN_S", 5.0)
+            assert (await client_members.change_members(client, {"kind": "remove", "dryRun": True}))["code"] == 200
+        finally:
+            await client.close()
+
+    monkeypatch.setattr(client_members, "CHANGE_WITHIN_S", 0.2)
+    with leading(say_nothing) as address:
+        asyncio.run(change(address))
+
+
+def test_what_was_not_sent_was_not_done() -> None:
+    async def order() -> None:
+        client = LedgerClient({"n0": f"127.0.0.1:{free_ports(1)[0]}"}, group="g", deadline_s=5.0)
+        try:
+            with pytest.raises(Unreachable):
+                await client.order("n0", {"what": "members", "kind": "remove", "memberId": "n0"}, 5.0)
+        finally:
+            await client.close()
+
+    asyncio.run(order())

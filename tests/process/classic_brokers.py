@@ -97,11 +97,18 @@ class ClassicBrokers:
     async def ask(
         self, name: str, code: int, fields: dict[str, str], body: bytes = b"", within_s: float = 5.0
     ) -> Command:
-        """Raises Unavailable."""
+        """Raises Unavailable, AssertionError where that broker ended by itself."""
         link = self._asking.get(name)
         if link is None:
             link = self._asking[name] = Link(f"127.0.0.1:{self.clients[name]}")
-        return await link.ask(code, fields, body, within_s)
+        try:
+            return await link.ask(code, fields, body, within_s)
+        except Unavailable:
+            process = self.running.get(name)
+            if process is not None and process.returncode is not None:
+                said = (self.directory / f"{name}.log").read_text()[-2000:]
+                raise AssertionError(f"{name} ended by itself with {process.returncode}: {said}") from None
+            raise
 
     async def send(self, name: str, body: bytes, within_s: float = 5.0) -> int:
         """The answer's code. Raises Unavailable."""

@@ -105,7 +105,8 @@ def test_one_timer_the_earliest_wins_and_none_is_later_than_allowed() -> None:
         return [first, second], armed, gap_ns, began
 
     (first, second), armed, gap_ns, began = asyncio.run(run())
-    assert first >= began + 29 * MS and gap_ns == second - armed
+    assert first >= began + 29 * MS
+    assert gap_ns == max(armed - first, second - armed)  # whichever took longer: what armed it, or its timer
 
 
 class Clock:

@@ -36,11 +36,13 @@ def pictured(text: str) -> str:
     return escaped(text.translate(PICTURES))
 
 
-def print_line(text: str, to: TextIO) -> None:
+def print_line(text: str, to: TextIO | None) -> None:
     """Writes a line in one piece. `print` writes the line's end by itself where nothing is buffered, and what other
-    threads or processes write to the same pipe or file comes between."""
-    to.write(f"{text}\n")
-    to.flush()
+    threads or processes write to the same pipe or file comes between. None, as Python has it where the process was
+    started with that stream closed: nobody reads it."""
+    if to is not None:
+        to.write(f"{text}\n")
+        to.flush()
 
 
 def _escape(one: str) -> str:

@@ -54,9 +54,8 @@ def promote(
     token, (_, tls) = token_of(token_file), contexts_of(TlsFlags(ca))
     accepted = accept or []
     body: dict[str, Any] = {"role": role, "accept": accepted}
-    control_answer(
-        "GET", node, "ha", token, tls=tls
-    )  # one that hangs is known within seconds, not a promotion's minute
+    # An address that hangs is known within seconds here, and not after a promotion's minute.
+    control_answer("GET", node, "ha", token, tls=tls)
     before = promotion(node, {**body, "dry_run": True}, token, tls)
     against = [one for one in before.findings if one.stops and not (one.can_be_accepted and one.code in accepted)]
     if dry_run:

@@ -110,3 +110,8 @@ def test_a_line_is_written_in_one_piece() -> None:
     out = Pieces()
     print_line('{"event": "ready"}', out)
     assert out.pieces == ['{"event": "ready"}\n']
+
+
+def test_a_stream_that_was_closed_from_the_start_ends_nothing() -> None:
+    """`quorumscope node >&-`: Python's stdout is None then."""
+    print_line('{"event": "ready"}', None)

@@ -66,7 +66,7 @@ def damaged_snapshots(directory: Path, platform: Platform) -> list[Problem]:
         "Where no member has that state: quorumscope restore, from a back-up.",
     )
     return [
-        Problem(f"The snapshot of entry {one.index}: damaged", f"{one.detail}", ways)
+        Problem(f"The snapshot of entry {one.index}: damaged", one.detail, ways)
         for one in damaged_in(directory, platform)
     ]
 

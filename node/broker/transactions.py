@@ -168,8 +168,11 @@ class Transactions:
 
     def keep_offsets(self) -> None:
         """From where the next master has to read."""
-        if self._table is not None and self.is_known:
-            half, op = self._table.begins()
+        if self._table is None or not self.is_known:
+            return
+        begins = self._context.durable_places(self._table.begins())
+        if begins is not None:
+            half, op = begins
             with contextlib.suppress(Refusal):  # no room: it reads more
                 self._context.offsets.put(GROUP, HALF_TOPIC, 0, half)
                 self._context.offsets.put(GROUP, OP_TOPIC, 0, op)

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from node.background import Background, reason_of
 from node.broker.classic.control_key import make_key
-from node.broker.classic.delay_offsets import DelayOffsetsBehindFlush
 from node.broker.classic.deleted_topics import DeletedTopics
+from node.broker.classic.kept_behind import BehindFlush, DelayOffsetsBehindFlush
 from node.broker.classic.lane import ClassicLane
 from node.broker.classic.metadata_sync import MetadataSync
 from node.broker.classic.pair import Pair
@@ -58,11 +58,13 @@ from node.message_store.recent_entries import RecentEntries
 from node.protocol.codes import FlushMode as NodeFlush
 from node.rereading import Rereading
 from node.rocketmq.bodies import GroupConfig
+from node.rocketmq.codes import Request
 from node.rocketmq.dispatch import Call, Handler, Reply
 
 MEMORY_RATIO: Final = 0.4  # accessMessageInMemoryMaxRatio
 LOOK_AT_FILES_S: Final = 5.0
 FREE_LOOK_MS: Final = 100  # a slave that catches up writes some 50 MB meanwhile, of the 256 that are left free
+NAMED_MAX: Final = 5
 SECRET: Final = "the pair's secret"
 Note = Callable[[str, str, str], None]
 
@@ -126,6 +128,7 @@ class ClassicBroker:
         self.reads = LiveReads(root, self.store, RecentEntries(), memory_bytes)
         self.pair_view = PairView(self.pair, self.store)
         self.transactions: Service | None = None
+        self._transactions_behind = BehindFlush[tuple[int, int]](self.store.log)
         self.on_role: list[Callable[[], None]] = []
         self.roles = self  # of what its registration says
         self._tables: TablesInFiles | None = None
@@ -239,16 +242,24 @@ class ClassicBroker:
         deleted = DeletedTopics(root, lambda: self.next_offsets, self.reads.forget)
         self.reads.begins = deleted.begins
         self._tables = TablesInFiles(root, context, files, deleted)
-        self.sync = MetadataSync(root, context, self._tables, self._master_address, self.said, learn)
+        self.sync = MetadataSync(root, context, self._tables, self._master_address, self.said, learn, self.store.log)
         learn(self._not_in_files(context, self._tables.topics_of_ms))
         context.offsets.on_change = self._offset_changed
         context.slave_rules = self
+        context.durable_places = self._transactions_behind.reached
         delays = DelayOffsetsBehindFlush(self._tables, self.store.log)
         self.schedule = ScheduleService(self, delays, self.settings.broker.delay_levels_ms, wall_ms, self.said)
         return self._tables
 
     def requests(self) -> Mapping[int, Handler]:
-        return {PROMOTE: self._promote.handle, PIN: self._pin.handle, DELETED_TOPICS: self._deleted_topics}
+        return {
+            PROMOTE: self._promote.handle, PIN: self._pin.handle, DELETED_TOPICS: self._deleted_topics,
+            Request.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+        }  # fmt: skip
+
+    def _delay_offsets(self, _call: Call) -> Reply:
+        assert self._tables is not None
+        return self._tables.delay_offsets(self.store.log.max_offset)
 
     def _deleted_topics(self, call: Call) -> Reply:
         assert self._tables is not None
@@ -340,7 +351,13 @@ class ClassicBroker:
             self._syncing = None
         if self.pair.is_master and not self._was_master:
             self._was_master = True
+            self._transactions_behind.forget()
             self._tables_are_mine()
+            lowered = self._tables.lower_offsets(self.next_offsets) if self._tables is not None else set()
+            if lowered:
+                names = ", ".join(sorted(lowered)[:NAMED_MAX]) + (", ..." if len(lowered) > NAMED_MAX else "")
+                text = f"consumers of {names} were ahead of this log, which lacks what they had: they go on at its end"
+                self.said("offsets_lowered", "warning", text)
             for one in (self.schedule, self.transactions):
                 if one is not None:
                     one.start()

@@ -4,6 +4,9 @@ and of one of ours, which topics were deleted.
 Nothing is rewritten that is the same, and a table is replaced at once, so that no topic is missing meanwhile. An older
 set never replaces a newer one: a master that lost its configuration is refused, and that is a problem to be seen.
 
+How far delayed messages and transactions have come at the master counts here once this broker's log holds what the
+master's held then (`kept_behind.py`): request 45 is answered with the end of its log, by one of ours.
+
 What consumers commit here while the master is dead is on disk (`DATA/quorumscope/committed-here`) until the master has
 it: of two offsets of one queue the higher wins.
 
@@ -20,12 +23,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from node.broker.classic.tables import VALUES_MAX, TablesInFiles, table_version
+from node.broker.classic.kept_behind import BehindMaster, FollowedLog
+from node.broker.classic.tables import LOG_END, VALUES_MAX, TablesInFiles, table_version
 from node.broker.client_port import Learn
 from node.broker.introspection import DELETED_TOPICS
 from node.broker.requests.context import Context
 from node.broker.requests.groups import GROUPS_MAX, OFFSETS_MAX
-from node.broker.requests.topics import TOPICS_MAX
+from node.broker.requests.topics import HALF_TOPIC, OP_TOPIC, TOPICS_MAX
+from node.broker.transactions import GROUP as TRANSACTIONS
 from node.message_client.errors import Unavailable
 from node.message_client.link import Link
 from node.message_store.dispatch_mark import OURS
@@ -46,6 +51,7 @@ LOOK_S: Final = 0.2  # for a master that serves this slave
 WITHIN_S: Final = 5.0
 BODY_BYTES_MAX: Final = 64 << 20
 HERE: Final = "committed-here"
+TRANSACTION_TOPICS: Final = (HALF_TOPIC, OP_TOPIC)
 Json = dict[Any, Any]
 Queue = tuple[str, str, int]  # topic, group, queue
 Note = Callable[[str, str, str], None]
@@ -96,10 +102,11 @@ class MetadataSync:
 
     def __init__(
         self, root: Path, context: Context, tables: TablesInFiles, master: Callable[[], str | None], note: Note,
-        learn: Learn,
+        learn: Learn, log: FollowedLog,
     ) -> None:  # fmt: skip
         self._context, self._tables, self._master, self._note, self._learn = context, tables, master, note, learn
         self.here = CommittedHere(root)
+        self._behind = BehindMaster(log)
         self._link: Link | None = None
         self._fresh: set[tuple[str, int]] = set()  # queues that got messages since the master was asked
         self._came = asyncio.Event()
@@ -142,6 +149,7 @@ class MetadataSync:
             if self._link is not None:
                 await self._link.close()
             self._link = Link(address)
+            self._behind.forget()
         try:
             await self.once(self._link)
             self.trouble = ""
@@ -156,17 +164,18 @@ class MetadataSync:
         await self._topics(link)
         await self._deleted(link)
         await self._groups(link)
-        await self._offsets(link)
-        delays = read_delay_offsets(await self._said(link, Request.GET_ALL_DELAY_OFFSET))
-        if delays != self._tables.delays:
-            self._tables.delays = delays
+        await self._places(link, await self._offsets(link))
         self.rounds += 1
 
     async def _said(self, link: Link, code: Request) -> Json:
+        return (await self._answer(link, code))[0]
+
+    async def _answer(self, link: Link, code: Request) -> tuple[Json, Mapping[str, str]]:
+        """Its body and its fields."""
         answer = await link.ask(code, {}, b"", WITHIN_S)
         if answer.code != Answer.SUCCESS:
             raise BodyError(f"the master answers {answer.code} to {code.name}: {answer.remark or ''}")
-        return load(answer.body, BODY_BYTES_MAX, VALUES_MAX)
+        return load(answer.body, BODY_BYTES_MAX, VALUES_MAX), answer.fields or {}
 
     # --- each table -------------------------------------------------------------------------------------------------
     async def _topics(self, link: Link) -> None:
@@ -206,7 +215,8 @@ class MetadataSync:
             self._note("metadata_older", "error", text)
         return False
 
-    async def _offsets(self, link: Link) -> None:
+    async def _offsets(self, link: Link) -> dict[str, int]:
+        """Of consumers. Returns those of transactions, by topic, which do not count yet."""
         theirs = read_offsets(await self._said(link, Request.GET_ALL_CONSUMER_OFFSET))
         for (topic, group, queue), offset in list(self.here.offsets.items()):
             if theirs.get((topic, group), {}).get(queue, -1) < offset:
@@ -218,11 +228,29 @@ class MetadataSync:
             queues = theirs.setdefault((topic, group), {})
             queues[queue] = max(offset, queues.get(queue, -1))
         own = self._context.offsets
+        transactions = {topic: theirs.pop((topic, TRANSACTIONS), {}).get(0) for topic in TRANSACTION_TOPICS}
         for (topic, group), queues in theirs.items():
             if own.queues(topic, group) != queues:
                 own.take(topic, group, queues)
-        for topic, group in own.names() - set(theirs):
+        for topic, group in own.names() - set(theirs) - {(topic, TRANSACTIONS) for topic in TRANSACTION_TOPICS}:
             own.take(topic, group, {})
+        return {topic: offset for topic, offset in transactions.items() if offset is not None}
+
+    async def _places(self, link: Link, transactions: Mapping[str, int]) -> None:
+        """How far delayed messages and transactions have come, the latter as it was said before."""
+        said, fields = await self._answer(link, Request.GET_ALL_DELAY_OFFSET)
+        end, offsets = fields.get(LOG_END), self._context.offsets
+        if end is not None and not (end.isascii() and end.isdigit() and len(end) < 20):
+            raise BodyError(f"the master's {LOG_END} is {end[:40]!r}: no place in a log")
+        kept = [(topic, offsets.get(TRANSACTIONS, topic, 0)) for topic in TRANSACTION_TOPICS]
+        own: dict[int | str, int] = dict(
+            [*self._tables.delays.items(), *((topic, at) for topic, at in kept if at is not None)]
+        )
+        theirs: dict[int | str, int] = dict([*read_delay_offsets(said).items(), *transactions.items()])
+        counts = self._behind.take(own, theirs, None if end is None else int(end))
+        self._tables.delays = {level: at for level, at in counts.items() if isinstance(level, int)}
+        for topic in TRANSACTION_TOPICS:
+            offsets.take(topic, TRANSACTIONS, {0: counts[topic]} if topic in counts else {})
 
     async def _merge_back(self, link: Link, topic: str, group: str, queue: int, offset: int) -> None:
         """Raises Unavailable, BodyError: the master may not have it."""

@@ -22,16 +22,19 @@ from node.rocketmq.bodies import (
     DataVersion,
     GroupConfig,
     TopicConfig,
+    delay_offsets_answer,
     read_data_version,
     read_delay_offsets,
     read_groups,
     read_offsets,
     read_topics,
 )
+from node.rocketmq.dispatch import Reply
 from node.rocketmq.java_json import BodyError, load, object_in
 
 FILE_BYTES_MAX: Final = 64 << 20
 VALUES_MAX: Final = 4_000_000
+LOG_END: Final = "logEndOffset"  # beside a master's delay offsets
 
 
 class TablesInFiles:
@@ -88,6 +91,22 @@ class TablesInFiles:
     def commit(self, offsets: Mapping[int, int]) -> bool:
         self.delays |= offsets
         return True
+
+    def delay_offsets(self, end: int) -> Reply:
+        """As RocketMQ's (45), and where the log that they are of ends: a slave takes them once it has all of that."""
+        return Reply(fields={LOG_END: str(end)}, body=delay_offsets_answer(self.delays))
+
+    # --- consumer offsets -------------------------------------------------------------------------------------------
+    def lower_offsets(self, ends: Mapping[tuple[str, int], int]) -> set[str]:
+        """To the ends of their queues, where the log lacks what was consumed: this slave had not got it when it was
+        promoted, or a power loss took it. A consumer would pass over what comes in its place. The topics of these."""
+        offsets, topics = self._context.offsets, set[str]()
+        for (topic, group), queues in offsets.items():
+            there = {queue: min(at, ends.get((topic, queue), 0)) for queue, at in queues.items()}
+            if there != queues:
+                offsets.take(topic, group, there)
+                topics.add(topic)
+        return topics
 
     # --- a start ----------------------------------------------------------------------------------------------------
     def _load(self) -> None:

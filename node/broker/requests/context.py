@@ -86,6 +86,9 @@ class Context:
     clients: Clients = field(init=False)
     locks: QueueLocks = field(init=False)
     delay_offsets: Callable[[], Mapping[int, int]] = dict  # by level
+    # Where the open transactions begin, in the half and the op queue: what of that may be kept now. In a replicated log
+    # it comes after what it passes over.
+    durable_places: Callable[[tuple[int, int]], tuple[int, int] | None] = lambda places: places
 
     def __post_init__(self) -> None:
         self.topics = TopicTable(self.identity.cluster, self.identity.name, self.now_ms, self.delay_levels)

@@ -32,6 +32,7 @@ WINDOW_S: Final = 10.0
 KEYS_MAX: Final = 512
 WAITING_MAX: Final = 2000
 TEXT_MAX: Final = 600
+TRACE_MAX: Final = 4000  # of a traceback its end: what failed is in its last line
 END_WITHIN_S: Final = 1.0
 FIRST: Final = ("level", "event", "process", "member", "group", "reason")
 Fields = MutableMapping[str, Any]
@@ -121,7 +122,11 @@ class Log:
         suppressed = self._repeats.admits((event, fields.get("peer"), fields.get("code"), fields.get("phase")))
         if suppressed is None:
             return
-        named = {name: _clean(value) for name, value in fields.items() if value is not None}
+        named = {
+            name: _clean(value, TRACE_MAX if name == "exception" else 0)
+            for name, value in fields.items()
+            if value is not None
+        }
         if suppressed:
             named["suppressed"] = suppressed
         self._logger.msg(event, level=level, **named)
@@ -160,10 +165,13 @@ class _Foreign(logging.Handler):
         self._log.note("log", level, code=record.name, reason=record.getMessage(), exception=trace)
 
 
-def _clean(value: Any) -> Any:
-    """Bounded, and with control characters and line breaks escaped (`node/printable.py`)."""
+def _clean(value: Any, end_max: int = 0) -> Any:
+    """Bounded, and with control characters and line breaks escaped (`node/printable.py`); `end_max`: only its end is
+    kept."""
     if not isinstance(value, str):
         return value
+    if end_max:
+        return escaped(value if len(value) <= end_max else f"…{value[-end_max:]}")
     return escaped(value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…")
 
 

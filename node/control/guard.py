@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.config import Settings, is_loopback, read_token, split_address
-from node.control.problems import Problem, document, outcome_of
+from node.control.problems import Problem, document, outcome_of, unexpected
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
@@ -86,7 +86,23 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        send, asked = with_headers(send), Headers(scope=scope)
+        begun, with_headers_sent = False, with_headers(send)
+
+        async def send_noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await with_headers_sent(message)
+
+        try:
+            await self.pass_through(scope, receive, send_noted)
+        except Exception as error:
+            if begun:  # half an answer cannot be taken back: the server ends the connection
+                raise
+            await unexpected(scope, error)(scope, receive, send_noted)
+        return None
+
+    async def pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = Headers(scope=scope)
         try:
             for check in self.checks:
                 check(scope, asked)

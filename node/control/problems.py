@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +15,8 @@ from starlette.types import Scope
 from node.control.absent import why_absent
 from node.http_methods import allowed
 
+log = logging.getLogger(__name__)
+REFERENCE_BYTES: Final = 4
 APPENDS_PATH: Final = "/api/v1/entries"
 
 
@@ -70,6 +74,21 @@ async def on_validation(request: Request, error: Exception) -> Response:
     ]
     detail = "; ".join(f"{one['field']}: {one['reason']}" for one in fields)
     return document(422, "Invalid request", detail, fields=fields, outcome=outcome_of(request.scope))
+
+
+def unexpected(scope: Scope, error: Exception) -> Response:
+    """The answer to an exception that no handler took. What the exception itself says is in the log alone."""
+    reference, changes = secrets.token_hex(REFERENCE_BYTES), scope["method"] not in ("GET", "HEAD", "OPTIONS")
+    log.error("%s %r failed, reference %s", scope["method"], scope["path"], reference, exc_info=error)
+    done = " Whether it was done is unknown: look before you repeat it." if changes else ""
+    return document(
+        500,
+        "The control plane failed at this",
+        f"An error that it did not expect.{done} The log and its engine are not affected.",
+        action=f"Try again. If it stays so, report what this node's log has under the reference {reference}.",
+        reference=reference,
+        outcome=outcome_of(scope) and "unknown",
+    )
 
 
 HANDLERS: dict[int | type[Exception], Any] = {

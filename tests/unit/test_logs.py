@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from node import logs
-from node.logs import Log, Repeats
+from node.logs import TRACE_MAX, Log, Repeats
 from node.supervisor_log import value_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +110,34 @@ def test_what_libraries_log_comes_out_as_our_own_lines_do() -> None:
     (line,) = out.reported
     assert (line["event"], line["level"], line["code"], line["reason"]) == ("log", "error", "asyncio", "a task failed")
     assert "ValueError: odd" in line["exception"]
+
+
+def test_the_end_of_a_long_traceback_is_kept() -> None:
+    """What failed is in its last line; what called it may have been forty frames of frameworks."""
+
+    def deep(left: int) -> None:
+        if not left:
+            raise ValueError("odd")
+        other(left)
+
+    def other(left: int) -> None:
+        deep(left - 1)
+
+    log, out = made()
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        log.take_over()
+        try:
+            deep(30)
+        except ValueError:
+            logging.getLogger("asyncio").exception("a task failed")
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    (line,) = out.reported
+    assert line["exception"].endswith("ValueError: odd") and line["exception"].startswith("…")
+    assert len(line["exception"]) < 2 * TRACE_MAX
 
 
 def test_a_reader_that_does_not_read_stops_nobody() -> None:

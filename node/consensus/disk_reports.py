@@ -232,12 +232,13 @@ class DiskReports:
         else:
             self._member.alarm("retention_held", text, now, severity="warning")
 
-    def disk_full(self, full: bool, now: int, *, still_short: bool = False) -> None:
+    def disk_full(self, full: bool, now: int, *, by_ratio: bool = False, still_short: bool = False) -> None:
         """No space, or (every now and then, while the member is short of it) a try whether there is some again.
 
-        `still_short`: the disk itself says that it has none; a write may fit into what was allocated before.
+        `by_ratio`: no write was refused, more is used than the configuration wants. `still_short`: the disk itself says
+        that it has none; a write may fit into what was allocated before.
         """
         if full:
-            self._full_disk.met(now)
+            self._full_disk.met(now, by_ratio=by_ratio)
         else:
             self._full_disk.try_again(now, still_short=still_short)

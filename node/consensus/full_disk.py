@@ -50,9 +50,10 @@ class FullDisk:
         self._reserve_used += size_bytes
         return True
 
-    def met(self, now: int) -> None:
-        """No space."""
-        self._member.no_space(f"the disk of {self._member.self_id} is full", now)
+    def met(self, now: int, *, by_ratio: bool = False) -> None:
+        """No space; `by_ratio`: the disk itself refused nothing, what it says ends the alarm without a write."""
+        text = f"the disk of {self._member.self_id} is full" + (": `disk_full_ratio` of it is used" if by_ratio else "")
+        self._member.no_space(text, now, by_ratio=by_ratio)
         self.leave(now)
 
     def try_again(self, now: int, *, still_short: bool) -> None:

@@ -83,8 +83,7 @@ class MemberState:
             if committed is not None:
                 self.known_metas.keep(committed)
         # Gate and alarm of S8: appends are refused while `disk_full`; `short_of_space` stays until they succeed again.
-        self.disk_full = self.short_of_space = False
-        self.wrote_since_full = False
+        self.disk_full = self.short_of_space = self.refused_by_disk = self.wrote_since_full = False
         self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
         self._seq = 0
         self.durable_hard = self.hard
@@ -364,20 +363,21 @@ class MemberState:
         if self.alarms.pop((code, peer_id), None) is not None:
             self.event("alarm_cleared", now, code=code, peer=peer_id)
 
-    def no_space(self, text: str, now: int) -> None:
-        """The disk refused a write: all are refused until the next try, and the alarm stands until one succeeded."""
+    def no_space(self, text: str, now: int, *, by_ratio: bool = False) -> None:
+        """The disk refused a write, or is full `by_ratio` of what is used: all are refused until the next try."""
         self.disk_full = self.short_of_space = True
+        self.refused_by_disk |= not by_ratio
         self.wrote_since_full = False
         self.alarm("disk_full", text, now)
 
     def try_space(self, now: int, still_short: bool) -> None:
-        """Lets the next write find out. Only a try that saw writes since the last one, and no refusal, ends the alarm.
+        """Lets the next write find out. Where the disk refused one, only writes since the last try end the alarm.
 
         One write alone proves little: a small one may fit where a large one is refused again and again. And none proves
         anything while the disk is `still_short`: what a new leader sends may fit into what was allocated before.
         """
-        if self.wrote_since_full and not self.disk_full and not still_short:
-            self.short_of_space = self.wrote_since_full = False
+        if not still_short and (not self.refused_by_disk or (self.wrote_since_full and not self.disk_full)):
+            self.short_of_space = self.refused_by_disk = self.wrote_since_full = False
             self.clear_alarm("disk_full", now)
         self.disk_full = False
 

@@ -137,7 +137,8 @@ class Retention:
         used = survey.used_ratio
         self.refuses_writes = used is not None and used >= self._table.disk_full_ratio
         if self.refuses_writes and not self._driver.replica.member.disk_full:
-            self._driver.step(lambda: self._driver.replica.disk.disk_full(True, self._driver.now_ns()))
+            now = self._driver.now_ns
+            self._driver.step(lambda: self._driver.replica.disk.disk_full(True, now(), by_ratio=True))
         full = self._driver.replica.member.short_of_space
         plan = plan_by_policy(self._limits, survey, self.needs(), self._through_max(), disk_full=full)
         self._kept_by = plan.kept_by

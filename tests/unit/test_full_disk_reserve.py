@@ -7,7 +7,9 @@ import pytest
 from node.consensus import full_disk
 from node.protocol.codes import ResponseCode
 from node.protocol.group_kind import Channel
+from tests.unit.core_kit import store_of
 from tests.unit.group_kind_kit import STAMPED, body_of
+from tests.unit.test_base_install import following
 from tests.unit.test_lanes import SUCCESS, LaneLeader, StampedLeader
 
 AT = STAMPED.position_at
@@ -68,3 +70,33 @@ def test_a_plain_group_has_none() -> None:
     leader.solo.replica.member.no_space("full", leader.solo.now)
     leader.solo.replica._full_disk._left = True
     assert leader.open().code is ResponseCode.DISK_FULL is not SUCCESS
+
+
+# --- what ends the alarm ----------------------------------------------------------------------------------------------
+def test_a_member_whose_disk_is_below_the_ratio_again_says_so_though_nobody_appends() -> None:
+    """It was refused no write that would have to succeed first."""
+    follower = following(store_of([1, 1, 1], term=2), committed=1)
+    disk, member = follower.replica.disk, follower.replica.member
+    disk.disk_full(True, follower.now, by_ratio=True)
+    assert member.short_of_space and "disk_full_ratio" in member.alarms["disk_full", None].text
+    disk.disk_full(False, follower.now, still_short=True)
+    assert ("disk_full", None) in member.alarms, "the disk itself has none by now"
+    disk.disk_full(False, follower.now)
+    assert ("disk_full", None) not in member.alarms and not member.short_of_space
+
+
+@pytest.mark.parametrize("by_disk_first", [True, False])
+def test_a_member_that_the_disk_itself_refused_a_write_waits_for_one_whatever_the_ratio(by_disk_first: bool) -> None:
+    follower = following(store_of([1, 1, 1], term=2), committed=1)
+    disk, member = follower.replica.disk, follower.replica.member
+    for by_ratio in (not by_disk_first, by_disk_first):
+        disk.disk_full(True, follower.now, by_ratio=by_ratio)
+    for _ in range(3):
+        disk.disk_full(False, follower.now)
+    assert ("disk_full", None) in member.alarms
+    member.wrote_while_short()
+    disk.disk_full(False, follower.now)
+    assert ("disk_full", None) not in member.alarms
+    disk.disk_full(True, follower.now, by_ratio=True)
+    disk.disk_full(False, follower.now)
+    assert ("disk_full", None) not in member.alarms, "what the disk refused once does not count for ever"

@@ -1,10 +1,10 @@
 """Entry point of the command line: the `quorumscope` script calls `main`.
 
 Invariants: a Ctrl-C ends every command with 130 and one line, also while modules are still being imported and while the
-interpreter takes itself down; so does SIGTERM, with 143, for what was done by then is to be said; a reader that goes
-away (`| head`) is no error. Nothing is imported here that the interpreter has not imported for itself: `signal`,
-`contextlib` and `typing` take longer than all before, and a Ctrl-C
-that comes meanwhile is a traceback. What is left of that is the interpreter's own start, `site` most of all.
+interpreter takes itself down; so do SIGHUP (its terminal was closed, an SSH connection broke) and, with 143, SIGTERM,
+for what was done by then is to be said; a reader that goes away (`| head`) is no error. Nothing is imported here that
+the interpreter has not imported for itself: `signal`, `contextlib` and `typing` take longer than all before, and a
+Ctrl-C that comes meanwhile is a traceback. What is left of that is the interpreter's own start, `site` most of all.
 """
 
 import os
@@ -12,6 +12,7 @@ import sys
 from _signal import (  # type: ignore[import-not-found]
     SIG_DFL,
     SIG_IGN,
+    SIGHUP,
     SIGINT,
     SIGTERM,
     default_int_handler,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 TERMINATED = 143
-_asked_to_end: "list[int]" = []  # signals but for Ctrl-C
+_asked_to_end: "list[int]" = []  # each SIGTERM
 
 
 def leave_at_once(_number: int, _frame: object) -> None:
@@ -36,8 +37,10 @@ def leave_at_once(_number: int, _frame: object) -> None:
 
 
 def end_in_order(number: int, _frame: object) -> None:
-    """SIGTERM is a Ctrl-C to whatever runs. Where that one is ignored (a job in the background), it is raised here."""
-    _asked_to_end.append(number)
+    """SIGTERM and SIGHUP are a Ctrl-C to whatever runs; where that one is ignored (a job in the background), it is
+    raised here."""
+    if number == SIGTERM:
+        _asked_to_end.append(number)
     if getsignal(SIGINT) in (SIG_IGN, None):
         raise KeyboardInterrupt
     raise_signal(SIGINT)
@@ -76,8 +79,9 @@ def main() -> None:
     handled = getsignal(SIGINT) is default_int_handler
     if handled:
         handle(SIGINT, leave_at_once)
-    if getsignal(SIGTERM) == SIG_DFL:
-        handle(SIGTERM, end_in_order)
+    for number in (SIGTERM, SIGHUP):
+        if getsignal(number) == SIG_DFL:
+            handle(number, end_in_order)
     from app.command_line import flushed, refused
     from app.command_line import run as run_command
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -51,17 +52,27 @@ def until(wanted: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("arguments", [["append"], ["tail", "--follow"]])
-def test_interrupted(arguments: list[str]) -> None:
-    process = started([*arguments, "--peers", "n0-127.0.0.1:1"])
-    _until_threads(process.pid, 1 if arguments == ["tail", "--follow"] else 2)
+def test_interrupted_while_it_waits_for_input() -> None:
+    process = started(["append", "--peers", "n0-127.0.0.1:1"])
+    _until_threads(process.pid, 2)
     _, said = interrupted(process)
     assert said.splitlines()[-1] == "interrupted"
 
 
+def test_interrupted_while_it_waits_for_a_member() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(WITHIN_S)
+        process = started(["tail", "--follow", "--peers", f"n0-127.0.0.1:{silent.getsockname()[1]}"])
+        with silent.accept()[0]:
+            _, said = interrupted(process)
+    assert said.splitlines()[-1] == "interrupted"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 130)], ids=["SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("ignores_interrupts", [False, True], ids=["foreground", "background"])
-def test_terminated(ignores_interrupts: bool) -> None:
-    """SIGTERM ended an `append` without a word of what was stored; a shell's job in the background ignores SIGINT."""
+def test_terminated(ignores_interrupts: bool, number: signal.Signals, code: int) -> None:
+    """SIGTERM, or the end of an SSH connection, ended an `append` without a word of what was stored; a shell's job in
+    the background ignores SIGINT."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignores_interrupts else None
     try:
         process = started(["append", "--json", "--peers", "n0-127.0.0.1:1"])
@@ -70,10 +81,27 @@ def test_terminated(ignores_interrupts: bool) -> None:
             signal.signal(signal.SIGINT, before)
     try:
         _until_threads(process.pid, 2)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         out, err = process.communicate(timeout=WITHIN_S)
-        assert process.returncode == 143, err
+        assert process.returncode == code, err
         assert json.loads(out)["appended"] == 0 and "Traceback" not in err
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_command_that_outlives_its_terminal_goes_on() -> None:
+    """`nohup` ignores the signal, and so does what it starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = started(["append", "--json", "--peers", "n0-127.0.0.1:1"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    try:
+        _until_threads(process.pid, 2)
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate("", timeout=WITHIN_S)
+        assert (process.returncode, json.loads(out)["appended"]) == (0, 0), err
     finally:
         process.kill()
         process.communicate()

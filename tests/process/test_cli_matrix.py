@@ -159,7 +159,11 @@ def test_nobody_answers(listens: bool, tmp_path: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 130)],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)
 def test_ended_while_nobody_answers(number: signal.Signals, code: int, tmp_path: Path) -> None:
     cells = [
         {"arguments": leaf.call(way), "listens": True, "signal": number} for leaf in every_leaf() for way in leaf.ways

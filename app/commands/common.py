@@ -99,8 +99,7 @@ TokenFileOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One group as a client sees it. `control_urls` holds what is known of the members' control planes, `control_tls`
-    how they are spoken to."""
+    """One group as a client sees it; `asked`: the member whose control plane named it; `control_tls`: for these."""
 
     peers: Mapping[str, str]
     group: str
@@ -109,6 +108,7 @@ class Target:
     tls: ssl.SSLContext | None = None
     control_tls: ssl.SSLContext | None = None
     group_id: str | None = None
+    asked: str | None = None
     demo: bool = False
     has_brokers: bool = False  # of a demo
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
@@ -274,7 +274,7 @@ def _target_from_control(
 
     demo = demo_of(url)
     if demo is not None and group in (None, demo.group):
-        return Target(token=token, **demo.target)
+        return Target(token=token, asked=demo.member_at(url), **demo.target)
     state = control_state(url, group, token, checked)
     peers = {peer.id: peer.address for peer in state.peers or () if peer.address}
     if none := [f"{one}: {address!r}" for one, address in peers.items() if not is_address(address)]:
@@ -283,7 +283,7 @@ def _target_from_control(
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
     urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}
     known = state.group_id if is_group_id(state.group_id) else None
-    return Target(peers, state.group, token, urls, tls=shown, control_tls=checked, group_id=known)
+    return Target(peers, state.group, token, urls, tls=shown, control_tls=checked, group_id=known, asked=state.self_id)
 
 
 def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None) -> StateView:

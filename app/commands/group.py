@@ -98,7 +98,7 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
     every = replace(target, peers={**named.peers, **target.peers})
     members = await asyncio.gather(*(completed(one, members, every) for one in members))
     members = await with_broker_alarms([startable(one, target) for one in members], target)
-    return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo))
+    return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo, asked=target.asked))
 
 
 async def ask_all(target: Target) -> list[AskedMember]:

@@ -18,8 +18,8 @@ from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.health.classify import classify
 from app.health.confirming import writes_stopped
-from app.health.facts import ATTENTION, CRITICAL, UNKNOWN, rfc3339
-from app.health.group_view import GroupView, QuorumView
+from app.health.facts import ATTENTION, CRITICAL, SEVERITY_ORDER, UNKNOWN, rfc3339
+from app.health.group_view import GroupView, Problem, QuorumView
 from app.health.recall import Recall
 from node.views.base import Flag, Text, View, Whole
 from node.views.closures import ClosuresView
@@ -112,9 +112,10 @@ def summary_of(
     recall: Recall | None = None,
     *,
     demo: bool = False,
+    asked: str | None = None,
 ) -> StatusView:
     """With the `recall` of earlier looks, conditions that count only once they last may be reported; `pending`: there
-    are some."""
+    are some. Whoever `asked` a member that was removed meant that one: there it is no remark at the margin."""
     now, recall = now or datetime.now(UTC), recall or Recall()
     view = group_view(ClusterInfo(group, group, group, demo=demo), [sample_of(one, now) for one in members], now)
     recall.observe(view, now.timestamp(), now)
@@ -130,13 +131,22 @@ def summary_of(
         others=tuple(one for one in members if one.id not in inside),
         problems=tuple(
             StatusProblem.model_validate({name: getattr(one, name) for name in StatusProblem.model_fields})
-            for one in view.problems
+            for one in pressed(view.problems, asked)
             if one.severity != UNKNOWN
         ),
         unknown=tuple(unknown_of(view)),
         pending=view.pending,
         writes_stopped=writes_stopped(view),
     )
+
+
+def pressed(problems: Sequence[Problem], asked: str | None) -> list[Problem]:
+    """What the rules found, the gravest first, with the removal of the member that was asked among what presses."""
+    said = [
+        one.model_copy(update={"severity": ATTENTION}) if (one.code, one.node_id) == ("member_removed", asked) else one
+        for one in problems
+    ]
+    return sorted(said, key=lambda one: SEVERITY_ORDER.index(one.severity))
 
 
 def problem(

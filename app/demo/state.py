@@ -58,6 +58,10 @@ class DemoState:
             "has_brokers": bool(self.name_servers),
         }  # fmt: skip
 
+    def member_at(self, control_url: str) -> str | None:
+        """Whose control plane that is."""
+        return next((one.id for one in self.members if one.control_url == base_of(control_url)), None)
+
     @property
     def spelled(self) -> str:
         """How to tell it from other demos."""
@@ -131,7 +135,11 @@ def running_demo(folder: Path | None = None) -> DemoState | None:
     return candidates[0] if candidates else None
 
 
+def base_of(control_url: str) -> str:
+    """A control plane's address as it is noted, however it was typed."""
+    return (control_url if "://" in control_url else f"http://{control_url}").rstrip("/").removesuffix("/api/v1")
+
+
 def demo_of(control_url: str) -> DemoState | None:
-    """The demo that has a member with that control plane, however its address was typed."""
-    url = (control_url if "://" in control_url else f"http://{control_url}").rstrip("/").removesuffix("/api/v1")
-    return next((one for one in running_demos() if any(each.control_url == url for each in one.members)), None)
+    """The demo that has a member with that control plane."""
+    return next((one for one in running_demos() if one.member_at(control_url) is not None), None)

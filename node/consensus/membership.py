@@ -20,7 +20,7 @@ from node.consensus.roles import RoleEvent
 from node.consensus.said_as_voter import said_as_voter
 from node.consensus.settings_book import SettingsBook
 from node.consensus.store_records import StoreRecords
-from node.consensus.strangers import Stranger, Strangers
+from node.consensus.strangers import WAS_REMOVED, Stranger, Strangers
 from node.protocol.codes import FlushMode, ResponseCode, Role, VoterState
 from node.protocol.group_kind import capabilities, kind_in
 from node.protocol.messages import HeartBeatResponse, Hello, Message, ReadIndexRequest, ReadIndexResponse, VoteResponse
@@ -95,8 +95,7 @@ class Membership:
             text = f"this is another group {config.group!r}: its id is {group_id}, not {hello.group_id}"
             return ResponseCode.UNKNOWN_GROUP, ended_groups.refusal(self._member, hello) or text
         if self._member.configurations.was_removed(hello.node_id, hello.store_id):
-            text = f"{hello.node_id} was removed from the group; it comes back only with an empty directory"
-            return ResponseCode.UNKNOWN_MEMBER, text
+            return ResponseCode.UNKNOWN_MEMBER, f"{hello.node_id} {WAS_REMOVED}"
         if hello.node_id not in self._peers.of and not self._may_be_ahead(sender, hello):
             return ResponseCode.UNKNOWN_MEMBER, f"{hello.node_id!r} is not a peer of {config.self_id!r}"
         if hello.node_id != sender:
@@ -145,9 +144,7 @@ class Membership:
         elif hello.answer:
             # Ours says only that ids differ, or that nothing is known of it: a refusal may come without a whole HELLO.
             refused = hello.detail if hello.ended or (hello.detail and not hello.store_id) else refused
-            self.strangers.met(
-                sender, Stranger.REFUSING, f"no connection with {sender}: {str(refused)[:REASON_MAX]}", now
-            )
+            self.strangers.refused_by(sender, str(refused)[:REASON_MAX], now)
             if ended_groups.gives_up_vote(self._member, sender, hello):
                 self.rejoin(f"{sender} says: {str(refused)[:REASON_MAX]}", now)
         else:

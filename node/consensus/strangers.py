@@ -1,7 +1,8 @@
 """Alarms about whatever answers at a member's address and is no member of this group (SAFETY C8).
 
 Its kind is decided per connection that this member dialled, by what it said: REQUEST_CODE_NOT_SUPPORTED to a
-HELLO is a plain DLedger process, a refusal is a member that does not take us, a HELLO without the proof that is asked
+HELLO is a plain DLedger process, a refusal is a member that does not take us (or, of one that says so, not any
+more: SAFETY M5), a HELLO without the proof that is asked
 for is unproven (SAFETY C11), anything else is foreign. Silence says nothing. Who merely connects *to* us
 raises no alarm.
 
@@ -20,6 +21,9 @@ from node.protocol.codes import VoterState
 
 # A member that starts without history may still learn that its group has one: then it joins, and does not give up.
 FORMING_GIVES_UP_AFTER_NS: Final = 2 * SECOND
+# How a member refuses one whose removal is committed. The entry that says so is rarely sent to the one that left: it
+# hears of it in this way alone.
+WAS_REMOVED: Final = "was removed from the group; it comes back only with an empty directory"
 
 
 class Stranger(StrEnum):
@@ -27,6 +31,7 @@ class Stranger(StrEnum):
 
     PLAIN = "plain_member"
     REFUSING = "hello_refused"
+    REMOVER = "removed"
     FOREIGN = "foreign_process"
     UNPROVEN = "unproven_member"
 
@@ -59,6 +64,13 @@ class Strangers:
         if not empty_voter and not waited:
             return None
         return f"{text}; a new group that mixes both is not supported: take it out of the peers, or run a member there"
+
+    def refused_by(self, peer_id: str, reason: str, now: int) -> None:
+        """A member does not take us, or not any more."""
+        if reason == f"{self._member.self_id} {WAS_REMOVED}":
+            self.met(peer_id, Stranger.REMOVER, f"{peer_id} says that {reason}: stop this member", now)
+        else:
+            self.met(peer_id, Stranger.REFUSING, f"no connection with {peer_id}: {reason}", now)
 
     def gone(self, peer_id: str, now: int) -> None:
         """Nobody listens there any more, or a member does."""

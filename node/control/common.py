@@ -110,11 +110,19 @@ def answer(view: View) -> Response:
 def not_leader(state: StateView, **extra: Any) -> Problem:
     """421 with where the call should go, as far as this node knows; 503 to try again while there is no leader."""
     code = int(ResponseCode.NOT_LEADER)
+    if state.leader_id is None and any(one.code == "removed" for one in state.alarms or ()):
+        others = [
+            f"{one.id} at {one.control_url or one.address}" for one in state.peers or () if one.id != state.self_id
+        ]
+        named = f" (it knew {', '.join(others)})" if others else ""
+        text = f"{state.self_id} was removed from the group, which goes on without it: send this to a member{named}."
+        where: Json = dict.fromkeys(("leader_id", "leader_address", "leader_api_url"))
+        return Problem(421, "Not a member any more", text, code=code, **where, **extra)
     if state.leader_id is None:
         text = "There is no leader at the moment; try again."
         return Problem(503, "No leader", text, headers={"retry-after": "1"}, code=code, **extra)
     leader = state.peer(state.leader_id)
-    where: Json = {
+    where = {
         "leader_id": state.leader_id,
         "leader_address": None if leader is None else leader.address,
         "leader_api_url": None if leader is None else leader.control_url,

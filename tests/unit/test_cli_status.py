@@ -338,6 +338,16 @@ def test_a_removed_member_that_still_runs_is_no_member_that_is_cut_off() -> None
     assert "NO MEMBER" in next(line for line in table_of(summary) if line.lstrip().startswith("n2"))
 
 
+@pytest.mark.parametrize(("asked", "severity"), [("n0", "info"), ("n2", "attention")])
+def test_a_removed_member_is_a_finding_for_whoever_asked_that_one(asked: str, severity: str) -> None:
+    leader = with_peers(member("n0", acks={"n0": 0, "n1": 20}), "n0", "n1")
+    gone = member("n2", leader=None, role="CANDIDATE", alarms=REMOVED)
+    given = [read(AskedMember, one) for one in (leader, with_peers(member("n1"), "n0", "n1"), gone)]
+    found = summary("g", given, NOW, asked=asked)
+    assert [(one.code, one.severity) for one in found.problems] == [("member_removed", severity)]
+    assert bool(commands.pressing_of(found)) is (severity == "attention")
+
+
 def test_a_removed_member_that_was_stopped_is_no_problem() -> None:
     leader = with_peers(member("n0", acks={"n0": 0, "n1": 20}), "n0", "n1")
     summary = look([leader, with_peers(member("n1"), "n0", "n1"), silent("n2")])

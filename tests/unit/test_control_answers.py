@@ -238,3 +238,19 @@ def test_who_follows_events_loses_no_place_while_the_engine_is_away(tmp_path: Pa
         assert (got["engine"], got["items"], got["next"]) == ("down", [], "b-7")
 
     with_plane(tmp_path, work)
+
+
+def test_a_removed_member_sends_appends_on_instead_of_asking_for_another_try(tmp_path: Path) -> None:
+    """It never learns of a leader again."""
+
+    async def work(plane: Plane, client: httpx2.AsyncClient) -> None:
+        alarm = {"code": "removed", "severity": "warning", "peer_id": "n1", "text": "n1 says that n0 was removed"}
+        plane.state = {"role": "CANDIDATE", "leader_id": None, "alarms": [alarm]}
+        plane.appended = AppendAnswer(ResponseCode.NOT_LEADER, -1, -1, -1, NOT_APPENDED)
+        sent = await client.post("/api/v1/entries", json={"entries": ["a"]})
+        said = sent.json()
+        assert (sent.status_code, said["outcome"], said["leader_id"]) == (421, "not_appended", None)
+        assert "n0 was removed from the group" in said["detail"] and "n1 at http://127.0.0.1:82" in said["detail"]
+        assert (await client.post("/api/v1/leadership-transfer", json={"to": "n1"})).status_code == 421
+
+    with_plane(tmp_path, work)

@@ -215,6 +215,7 @@ def test_a_member_of_a_demo_names_the_demos_own_addresses(monkeypatch: pytest.Mo
     for typed in ("http://127.0.0.1:2", "127.0.0.1:2/", "http://127.0.0.1:2/api/v1"):
         target = target_of(None, typed, None, None)
         assert (target.peers, target.group_id, target.demo) == ({"n0": "127.0.0.1:1"}, "g" * 32, True)
+        assert target.asked == "n0"
     with pytest.raises(Failure, match="cannot be reached"):
         target_of(None, "http://127.0.0.1:2", "another", None)  # it is asked, and denies that group
     with pytest.raises(Failure, match="cannot be reached"):

@@ -81,6 +81,18 @@ def test_an_answer_is_not_answered_and_a_refusal_is_an_alarm_until_it_ends() -> 
     assert not solo.replica.member.alarms
 
 
+def test_who_is_told_that_it_was_removed_says_so() -> None:
+    """The entry that says it is rarely sent to the one that left."""
+    solo = Solo(connect=False)
+    text = "n0 was removed from the group; it comes back only with an empty directory"
+    solo.receive("n1", solo.hello_of("n1", code=ResponseCode.UNKNOWN_MEMBER, detail=text))
+    (((code, peer_id), alarm),) = solo.replica.member.alarms.items()
+    assert (code, peer_id) == ("removed", "n1") and "n1 says that n0 was removed" in alarm.text
+    other = text.replace("n0", "n2")
+    solo.receive("n2", solo.hello_of("n2", code=ResponseCode.UNKNOWN_MEMBER, detail=other))
+    assert ("hello_refused", "n2") in solo.replica.member.alarms, "that is of another member"
+
+
 def test_members_agree_by_id_whatever_the_address() -> None:
     ours = Cluster(3).config_of("n0")
     assert ours.peers_hash == Solo().replica.config.peers_hash

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +28,7 @@ RENDER_INTERVAL_S = 0.5
 ASKED_INTERVAL_S = 1.0  # between two questions to control planes
 BEAT_S = 2.0
 SUBSCRIBERS_MAX = 400  # the server has more connections than that
-SUBSCRIBERS_PER_LOGIN = 100
+SUBSCRIBERS_PER_PERSON = 100
 SESSION_CHECK_BEATS = 5
 
 
@@ -112,9 +111,36 @@ class Hub:
         self.render = render
         self.topics: dict[LiveKey, Topic] = {}
         self.stopping = asyncio.Event()
-        self.count = 0
-        self.readers: Counter[str] = Counter()  # by session or token
+        self.readers: dict[str, list[Subscriber]] = {}  # by person, whatever they signed in with; oldest first
         self.background = Background()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.readers.values()))
+
+    def admits(self, person: str) -> bool:
+        """Whether they may open another stream. Where all places are taken, whoever has most gives their oldest one up
+        for somebody who has fewer."""
+        mine = len(self.readers.get(person, ()))
+        if mine >= SUBSCRIBERS_PER_PERSON:
+            return False
+        if self.count < SUBSCRIBERS_MAX:
+            return True
+        most = max(self.readers, key=lambda one: len(self.readers[one]))
+        if len(self.readers[most]) <= mine + 1:
+            return False
+        oldest = self.readers[most][0]
+        self.forget(most, oldest)
+        oldest.end()
+        return True
+
+    def forget(self, person: str, subscriber: Subscriber) -> None:
+        """It takes no place any more; nothing where it took none."""
+        mine = self.readers.get(person, [])
+        if subscriber in mine:
+            mine.remove(subscriber)
+        if not mine:
+            self.readers.pop(person, None)
 
     def stop(self) -> None:
         self.stopping.set()
@@ -139,7 +165,7 @@ class Hub:
             await self.drawn(key)
 
     async def stream(
-        self, key: LiveKey, alive: Callable[[], Awaitable[bool]], credential: str = ""
+        self, key: LiveKey, alive: Callable[[], Awaitable[bool]], person: str = ""
     ) -> AsyncGenerator[bytes, None]:
         """Everything at once, then what changes; ends when the console stops or the session dies.
 
@@ -147,8 +173,7 @@ class Hub:
         the 404.
         """
         subscriber, topic = Subscriber(), None
-        self.count += 1
-        self.readers[credential] += 1
+        self.readers.setdefault(person, []).append(subscriber)
         try:
             drawn = None if key in self.topics else await self.drawn(key)
             if self.stopping.is_set():
@@ -175,10 +200,7 @@ class Hub:
         finally:
             if topic is not None:
                 self.leave(topic, subscriber)
-            self.count -= 1
-            self.readers[credential] -= 1
-            if self.readers[credential] <= 0:
-                del self.readers[credential]
+            self.forget(person, subscriber)
 
     def join(self, key: LiveKey, subscriber: Subscriber, drawn: Drawn | None) -> Topic:
         """`drawn` begins a topic that nobody else began meanwhile."""

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.api.common import need
 from app.console.errors import ConsoleError, NotFound
-from app.console.live import SUBSCRIBERS_MAX, SUBSCRIBERS_PER_LOGIN, Hub, LiveKey
+from app.console.live import Hub, LiveKey
 from app.db.base import utc_now
 from app.security.roles import Right, Viewer
 from node.closed_stream import ClosedStream
@@ -45,10 +45,9 @@ def key_of(request: Request, page: str, cluster: str | None, node: str | None, n
 async def live(request: Request, page: str, cluster: Id = None, node: Id = None, name: Name = "") -> Response:
     hub: Hub = request.app.state.hub
     viewer: Viewer = request.state.viewer
-    credential = f"{viewer.via} {viewer.credential_id}"
     key = key_of(request, page, cluster, node, name)
     await hub.check(key)
-    if hub.count >= SUBSCRIBERS_MAX or hub.readers[credential] >= SUBSCRIBERS_PER_LOGIN:
+    if not hub.admits(viewer.name):
         raise ConsoleError(
             "Too many open pages.", status=503, title="Busy", action="Close some; this page polls.",
             headers={"retry-after": "5"},
@@ -61,7 +60,7 @@ async def live(request: Request, page: str, cluster: Id = None, node: Id = None,
             log.exception("whether a session still holds could not be looked up")
             return viewer.expires_at is None or utc_now() < viewer.expires_at
 
-    stream = hub.stream(key, alive, credential)
+    stream = hub.stream(key, alive, viewer.name)
     return ClosedStream(stream, media_type="text/event-stream", headers=STREAM_HEADERS)
 
 

@@ -90,8 +90,8 @@ class Identity:
             self.note("session", row.id, row.seen_at, now)
             ends = min(row.expires_at, self.last_seen("session", row.id, row.seen_at) + self.idle)
             return Viewer(
-                row.user_id, row.user.name, granted(row.user), "session", row.id, csrf_token_of(token), ends,
-                must_enrol(row.user, self.second_factor), row.user.local,
+                row.user_id, row.user.name, granted(row.user), "session", row.id, row.token_hash, csrf_token_of(token),
+                ends, must_enrol(row.user, self.second_factor), row.user.local,
             )  # fmt: skip
 
     async def by_token(self, token: str) -> Viewer | None:
@@ -108,7 +108,10 @@ class Identity:
                 return None
             self.note("token", row.id, row.last_used_at, now)
             grants = granted(row).within(granted(row.user))
-            return Viewer(row.user_id, row.user.name, grants, "token", row.id, "", row.expires_at, local=row.user.local)
+            return Viewer(
+                row.user_id, row.user.name, grants, "token", row.id, row.token_hash, expires_at=row.expires_at,
+                local=row.user.local,
+            )  # fmt: skip
 
     async def still_valid(self, viewer: Viewer) -> bool:
         """For streams, which outlive the request that opened them."""
@@ -116,7 +119,7 @@ class Identity:
         async with self.sessions() as db:
             if viewer.via == "session":
                 session = await db.get(LoginSession, viewer.credential_id)
-                if session is None or session.expires_at <= now:
+                if session is None or session.token_hash != viewer.credential_hash or session.expires_at <= now:
                     return False
                 if self.last_seen("session", session.id, session.seen_at) + self.idle <= now:
                     return False
@@ -125,7 +128,9 @@ class Identity:
                     return False
             else:
                 token = await db.get(ApiToken, viewer.credential_id)
-                if token is None or token.revoked_at is not None or (token.expires_at or now + self.max) <= now:
+                if token is None or token.token_hash != viewer.credential_hash or token.revoked_at is not None:
+                    return False
+                if (token.expires_at or now + self.max) <= now:
                     return False
                 user, grants = token.user, granted(token).within(granted(token.user))
         life = self.max if viewer.via == "session" else timedelta(days=self.provider.tokens_days)

@@ -114,6 +114,8 @@ class Viewer:
     grants: Grants
     via: str  # "session" | "token"
     credential_id: int
+    # Of the session's or token's secret; its number may be the next one's when it is gone.
+    credential_hash: str = ""
     csrf_token: str = ""
     expires_at: datetime | None = None
     # Signed in with one factor, where two are asked for: nothing is open but the page that sets up the second.

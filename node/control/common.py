@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,7 +63,7 @@ class Parts:
     version: str
     stopping: asyncio.Event
     digests: SharedWork[list[Json]] = field(default_factory=lambda: SharedWork(DIGESTS_MAX))
-    event_readers: int = 0
+    event_readers: Counter[str] = field(default_factory=Counter)  # open streams of events by the named token's id
     rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
     broker: BrokerLink | None = None  # where the group has brokers

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from node.access_rows import Right
 from node.config import Settings, is_loopback, read_token, split_address
 from node.control.problems import Problem, document, outcome_of, unexpected
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
@@ -158,11 +159,18 @@ class Guard:
         if scope["path"] in OPEN_PATHS:
             return
         caller = self.caller(asked)
-        scope.setdefault("state", {})["caller"] = caller
         right = needed(scope["method"], scope["path"])
+        scope.setdefault("state", {}).update(caller=caller, still=lambda: self.still(asked, right))
         if right not in caller.rights:
             detail = f"This needs the right `{words_of(right)}`; the token {caller.name} has {words_of(caller.rights)}."
             raise Problem(403, "Not allowed", detail)
+
+    def still(self, asked: Headers, right: Right) -> bool:
+        """Whether what let a call in would do so now: for streams, which outlive that moment."""
+        try:
+            return right in self.caller(asked).rights
+        except Problem:
+            return False
 
     def caller(self, asked: Headers) -> Caller:
         """Whose token was sent. Raises Problem where one is in force and none of them was."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -15,6 +16,7 @@ from node.control import ha
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer, page_answer
 from node.control.metrics import exposition
 from node.control.problems import Problem
+from node.control.rights import ANYBODY, Caller
 from node.openapi_statuses import TEXT, gives, says
 from node.views.answers import Alive, Health
 from node.views.base import ITEMS_MAX, TEXT_MAX
@@ -27,7 +29,9 @@ router = APIRouter(prefix="/api/v1", tags=["state"])
 health = APIRouter(tags=["health"])
 EVENTS_POLL_S = 0.5
 EVENT_READERS_MAX = 64
+EVENT_READERS_PER_TOKEN = 16  # of those with a name: the one token of all may be shown by many
 BEAT_POLLS = 10
+Still = Callable[[], bool]  # whether a stream's reader would be let in now
 STREAM = 'id: 9089bc6c2133-2\nevent: role\ndata: {"id":"9089bc6c2133-2","kind":"role"}\n\n: beat\n\n'
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128)]
 
@@ -85,10 +89,13 @@ async def events(
     after = cursor or since or last_event_id
     if "text/event-stream" in request.headers.get("accept", ""):
         after = last_event_id or after  # who comes again asks at the same address, and says what it has since
-        if parts.event_readers >= EVENT_READERS_MAX:
-            text = f"{parts.event_readers} streams are open already; ask for the JSON list, or try again."
+        caller: Caller = getattr(request.state, "caller", ANYBODY)
+        count, mine = parts.event_readers.total(), parts.event_readers[caller.token_id]
+        if count >= EVENT_READERS_MAX or (caller.token_id and mine >= EVENT_READERS_PER_TOKEN):
+            text = f"{count} streams are open already, {mine} of this token; ask for the JSON list, or try again."
             raise Problem(503, "Too many readers", text, headers={"retry-after": "5"})
-        return ClosedStream(event_stream(parts, after), media_type="text/event-stream")
+        still: Still = getattr(request.state, "still", always)
+        return ClosedStream(event_stream(parts, after, caller, still), media_type="text/event-stream")
     listed = await parts.snapshots.events(after)
     items = listed.items or ()
     if len(items) > limit:
@@ -96,16 +103,22 @@ async def events(
     return answer(listed)
 
 
-async def event_stream(parts: Parts, after: str | None) -> AsyncGenerator[str, None]:
-    parts.event_readers += 1
+def always() -> bool:
+    return True
+
+
+async def event_stream(parts: Parts, after: str | None, caller: Caller, still: Still) -> AsyncGenerator[str, None]:
+    """Until the control plane stops, or the caller's token would not be let in any more."""
+    parts.event_readers[caller.token_id] += 1
     try:
-        async for text in events_as_text(parts, after):
+        async for text in events_as_text(parts, after, still):
             yield text
     finally:
-        parts.event_readers -= 1
+        parts.event_readers[caller.token_id] -= 1
+        parts.event_readers += Counter()  # without those of whom none is left
 
 
-async def events_as_text(parts: Parts, after: str | None) -> AsyncIterator[str]:
+async def events_as_text(parts: Parts, after: str | None, still: Still) -> AsyncIterator[str]:
     polls = 0
     while not parts.stopping.is_set():
         listed = await parts.snapshots.events(after, EVENTS_POLL_S * 0.8)
@@ -114,6 +127,8 @@ async def events_as_text(parts: Parts, after: str | None) -> AsyncIterator[str]:
         after = listed.next or after
         polls += 1
         if polls % BEAT_POLLS == 0:
+            if not still():
+                return
             yield ": beat\n\n"
         try:
             async with asyncio.timeout(EVENTS_POLL_S):

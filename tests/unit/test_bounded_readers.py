@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from node.views.events import EventsView, EventView
 def test_a_reader_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
     async def work() -> None:
         app = create_app(load({"node.id": "n0", "node.data": str(tmp_path), "peers": "n0-127.0.0.1:1"}, environ={}))
-        app.state.parts.event_readers = EVENT_READERS_MAX
+        app.state.parts.event_readers[""] = EVENT_READERS_MAX
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
             refused = await client.get("/api/v1/events", headers={"accept": "text/event-stream"})
@@ -98,7 +99,9 @@ def test_a_stream_that_is_opened_again_goes_on_where_it_ended(
         return EventsView(items=(EventView(id="boot-10", at="", kind="role", severity="info", detail={}),), next=None)
 
     async def work() -> None:
-        parts = SimpleNamespace(event_readers=0, stopping=asyncio.Event(), snapshots=SimpleNamespace(events=events))
+        parts = SimpleNamespace(
+            event_readers=Counter(), stopping=asyncio.Event(), snapshots=SimpleNamespace(events=events)
+        )
         request = Request({"type": "http", "headers": [(b"accept", b"text/event-stream")]})
         stream = await state.events(request, parts, since=query, last_event_id=last)  # type: ignore[arg-type]
         assert isinstance(stream, ClosedStream)

@@ -327,7 +327,7 @@ def test_pages_are_streamed_for_members_only_and_to_a_bounded_number(
                 answer = await ann.get(f"/live/group-entries?cluster=demo&node=x{n}")
                 assert answer.status_code == 404
             assert not kit.app.state.hub.topics, "no name that somebody makes up is rendered for"
-            monkeypatch.setattr("app.console.live_routes.SUBSCRIBERS_PER_LOGIN", 0)
+            monkeypatch.setattr("app.console.live.SUBSCRIBERS_PER_PERSON", 0)
             busy = await ann.get("/live/group-entries?cluster=demo")
             assert busy.status_code == 503 and busy.headers["retry-after"] == "5"
             assert busy.headers["content-type"] == "application/problem+json"

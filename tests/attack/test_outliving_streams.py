@@ -1,0 +1,210 @@
+"""Streams that would outlive what let their reader in, and readers who would take all places of streams.
+
+A database may give a session's or token's number to the next one: what ended must not live on as somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from starlette.requests import Request
+
+from app.console import live
+from app.console.live import Fragment, Hub, LiveKey
+from node.access_rows import Right
+from node.closed_stream import ClosedStream
+from node.config import load
+from node.control import guard, state
+from node.control.app import create_app
+from node.control.problems import Problem
+from node.control_tokens import issue, revoke
+from node.views.events import EventsView, EventView
+from tests.api.test_control_guard import run as run_control
+from tests.attack.remoting_kit import drawn
+from tests.unit.console_kit import Kit, Person, run, running
+
+HOW: Final = ("disabled", "ended", "logged out", "another password", "removed")
+KEY: Final = LiveKey("cluster", "demo", None, "viewer")
+
+
+async def end(kit: Kit, boss: Person, eve: Person, how: str) -> None:
+    if how == "disabled":
+        done = await boss.change("PATCH", "/api/v1/users/eve", json={"disabled": True})
+    elif how == "removed":
+        done = await boss.change("DELETE", "/api/v1/users/eve")
+    elif how == "logged out":
+        done = await eve.change("POST", "/logout")
+    elif how == "ended":
+        listed = (await eve.get("/api/v1/sessions")).json()["items"]
+        done = await boss.change("DELETE", f"/api/v1/sessions/{listed[0]['id']}")
+    else:
+        other = await kit.person("eve", "viewer")
+        done = await other.change("PUT", "/api/v1/me/password", json={"password": "correct horse battery"})
+        await other.change("POST", "/logout")
+    assert done.status_code < 400, done.text
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_stream_is_not_carried_on_by_whoever_signs_in_next(tmp_path: Path, how: str) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            identity = kit.app.state.identity
+            boss, eve = await kit.person("boss", "admin"), await kit.person("eve", "viewer")
+            viewer = await identity.by_cookie(eve.client.cookies[kit.app.state.cookie_name()])
+            assert await identity.still_valid(viewer)
+            await end(kit, boss, eve, how)
+            assert not await identity.still_valid(viewer)
+            for name in ("bob", "eva"):
+                await kit.person(name, "viewer")
+            assert not await identity.still_valid(viewer), "somebody else's session is none of eve's"
+
+    run(work())
+
+
+def test_a_token_is_not_carried_on_by_the_next_one_of_its_number(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            identity, boss = kit.app.state.identity, await kit.person("boss", "admin")
+            eve = await kit.person("eve", "viewer")
+            made = (await eve.change("POST", "/api/v1/tokens", json={"name": "ci"})).json()
+            viewer = await identity.by_token(made["token"])
+            assert await identity.still_valid(viewer)
+            await end(kit, boss, eve, "removed")
+            again = await kit.person("eve", "viewer")
+            await again.change("POST", "/api/v1/tokens", json={"name": "ci"})
+            assert not await identity.still_valid(viewer)
+
+    run(work())
+
+
+async def always() -> bool:
+    return True
+
+
+def test_nobody_takes_all_places_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sessions and tokens somebody has: whoever comes gets a place of who has most."""
+    monkeypatch.setattr(live, "SUBSCRIBERS_MAX", 24)
+    monkeypatch.setattr(live, "SUBSCRIBERS_PER_PERSON", 10)
+    rng = drawn("places of streams")
+
+    async def work() -> None:
+        hub = Hub(lambda _: [Fragment("f", "x")])
+        streams: dict[str, list[Any]] = {}
+
+        async def opened(person: str) -> bool:
+            if not hub.admits(person):
+                return False
+            stream = hub.stream(KEY, always, person)
+            await anext(stream)
+            streams.setdefault(person, []).append(stream)
+            return True
+
+        greedy = [f"eve {n}" for n in range(3)]
+        for _ in range(60):
+            await opened(rng.choice(greedy))
+        assert hub.count == 24 and max(map(len, hub.readers.values())) <= 10
+        newcomers = [f"ann {n}" for n in range(rng.randrange(3, 9))]
+        for one in newcomers:
+            assert await opened(one)
+        assert hub.count == 24 and all(len(hub.readers[one]) == 1 for one in newcomers)
+        for one in rng.sample(newcomers, 2):  # who has few loses none to those who have many
+            assert await anext(streams[one][0])
+        ended = sum([True async for _ in drained(streams, greedy)])
+        assert ended == sum(len(streams[one]) - len(hub.readers[one]) for one in greedy) >= len(newcomers)
+        for stream in [one for of_person in streams.values() for one in of_person]:
+            await stream.aclose()
+        assert hub.count == 0 and not hub.readers and not hub.topics
+        await hub.close()
+
+    async def drained(streams: dict[str, list[Any]], people: list[str]) -> AsyncIterator[bool]:
+        """One for each stream that is over."""
+        for one in people:
+            for stream in streams[one]:
+                if await anext(stream, None) is None:
+                    yield True
+
+    monkeypatch.setattr(live, "BEAT_S", 0.05)
+    asyncio.run(work())
+
+
+async def events(_after: str | None, _age_s: float) -> EventsView:
+    return EventsView(items=(EventView(id="b-1", at="", kind="role", severity="info", detail={}),), next=None)
+
+
+def test_a_stream_of_a_control_plane_ends_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(state, "EVENTS_POLL_S", 0.01)
+
+    async def work() -> None:
+        file = tmp_path / "tokens"
+        kept, token = issue(file, "bea", Right.OBSERVE, 1)
+        issue(file, "ann", Right.OBSERVE, 1)
+        chosen = {
+            "node.id": "n0", "node.data": str(tmp_path), "peers": "n0-127.0.0.1:1", "control.tokens_file": str(file),
+        }  # fmt: skip
+        app = create_app(load(chosen, environ={}))
+        monkeypatch.setattr(app.state.parts.snapshots, "events", events)
+        seen: list[bytes] = []
+        over = asyncio.Event()
+
+        async def receive() -> Any:
+            await over.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                assert message["status"] == 200
+            else:
+                seen.append(message["body"])
+
+        head = [(b"host", b"127.0.0.1:8431"), (b"authorization", f"Bearer {token}".encode())]
+        scope = {
+            "type": "http", "method": "GET", "path": "/api/v1/events", "raw_path": b"/api/v1/events",
+            "query_string": b"", "headers": [*head, (b"accept", b"text/event-stream")], "client": ("127.0.0.1", 1),
+            "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 8431), "root_path": "", "asgi": {},
+        }  # fmt: skip
+        stream = asyncio.create_task(app(scope, receive, send))
+        async with asyncio.timeout(30):
+            while sum(b": beat" in one for one in seen) < 3:  # noqa: ASYNC110 - what is awaited has no event
+                await asyncio.sleep(0.01)
+            assert not stream.done()
+            revoke(file, kept.id)
+            await stream
+        assert not app.state.parts.event_readers
+        over.set()
+
+    run_control(work())
+
+
+def test_nobody_takes_all_streams_of_a_control_plane() -> None:
+    async def work() -> None:
+        parts = SimpleNamespace(
+            event_readers=Counter(), stopping=asyncio.Event(), snapshots=SimpleNamespace(events=events)
+        )
+
+        async def opened(token_id: str) -> Any:
+            caller = SimpleNamespace(name="bea", token_id=token_id)
+            scope = {"type": "http", "headers": [(b"accept", b"text/event-stream")], "state": {"caller": caller}}
+            stream = await state.events(Request(scope), parts)  # type: ignore[arg-type]
+            assert isinstance(stream, ClosedStream)
+            body = aiter(stream.body_iterator)
+            await anext(body)
+            return body
+
+        held = []
+        with pytest.raises(Problem):
+            for _ in range(state.EVENT_READERS_MAX):
+                held.append(await opened("eve"))
+        assert len(held) < state.EVENT_READERS_MAX
+        held.append(await opened("ann"))
+        for one in held:
+            await one.aclose()
+        assert not parts.event_readers
+
+    asyncio.run(work())

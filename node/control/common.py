@@ -117,13 +117,12 @@ def not_leader(state: StateView, **extra: Any) -> Problem:
         ]
         named = f" (it knew {', '.join(others)})" if others else ""
         text = f"{state.self_id} was removed from the group, which goes on without it: send this to a member{named}."
-        where: Json = dict.fromkeys(("leader_id", "leader_address", "leader_api_url"))
-        return Problem(421, "Not a member any more", text, code=code, **where, **extra)
+        return Problem(421, "Not a member any more", text, code=code, **extra)
     if state.leader_id is None:
         text = "There is no leader at the moment; try again."
         return Problem(503, "No leader", text, headers={"retry-after": "1"}, code=code, **extra)
     leader = state.peer(state.leader_id)
-    where = {
+    where: Json = {
         "leader_id": state.leader_id,
         "leader_address": None if leader is None else leader.address,
         "leader_api_url": None if leader is None else leader.control_url,

@@ -4,10 +4,11 @@
 """
 
 from node.message_client.blocking import MessageConsumerSync, MessageProducerSync
-from node.message_client.consumer import MessageConsumer, Received
+from node.message_client.consumer import MessageConsumer
 from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
 from node.message_client.outgoing import OutgoingMessage
 from node.message_client.producer import MessageProducer, Sent
+from node.message_client.taking import Received
 from node.message_client.transactions import Decision, Ended, TransactionProducer
 
 __all__ = [

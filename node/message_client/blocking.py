@@ -17,11 +17,12 @@ from contextlib import suppress
 from typing import Any
 
 from node.loop_thread import LoopThread
-from node.message_client.consumer import MessageConsumer, Received
+from node.message_client.consumer import MessageConsumer
 from node.message_client.errors import Unavailable
 from node.message_client.outgoing import OutgoingMessage
 from node.message_client.producer import MessageProducer, Sent
 from node.message_client.routes import Queue
+from node.message_client.taking import Received
 
 
 class Closed(Unavailable):

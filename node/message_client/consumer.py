@@ -7,8 +7,8 @@
 Offsets are committed every COMMIT_EVERY_S, when a queue is lost to another client, and at the end. When another broker
 becomes the master, a queue goes on there behind what was taken from it. All clients of a group name the same topics.
 
-Invariants: only what is done is committed; what waits here is bounded (WAITING_MAX); a queue that another client has is
-not pulled from, once this one knows.
+Invariants: only what is done is committed, and nothing behind a message that is not; what waits here is bounded
+(WAITING_MAX); a queue that another client has is not pulled from, once this one knows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from node.background import Background
 from node.message_client.errors import ClientError, Unavailable
 from node.message_client.routes import Queue, Routes
+from node.message_client.taking import Received, Taking
 from node.message_store.errors import MessageFormatError
 from node.message_store.record import SIZE_AND_MAGIC, MessageRecord, decode_record
 from node.protocol.entry import BytesLike
@@ -44,7 +44,10 @@ from node.rocketmq.headers import (
 )
 from node.rocketmq.java_json import BodyError, items_in, load
 
-SHARE_OUT_EVERY_S: Final = 5.0
+SHARE_OUT_EVERY_S: Final = 3.0
+SHARE_OUT_WITHIN_S: Final = (
+    2.0  # so long a master that is stopped or cut off is waited for, before others are looked for
+)
 COMMIT_EVERY_S: Final = 5.0
 HOLD_MS: Final = 10_000
 ANSWER_WITHIN_S: Final = 5.0
@@ -53,18 +56,6 @@ WAITING_MAX: Final = 1024
 PULLED_MAX: Final = 32
 SUSPEND_AND_SUBSCRIBE: Final = 2 | 4
 Key = tuple[str, str, int]  # of a queue, whoever its master is
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One message, and where it came from."""
-
-    record: MessageRecord
-    queue: Queue
-
-    @property
-    def body(self) -> bytes:
-        return self.record.body
 
 
 class MessageConsumer:
@@ -83,10 +74,8 @@ class MessageConsumer:
         self._version = time.time_ns() // 1_000_000
         self._waiting: asyncio.Queue[Received] = asyncio.Queue(WAITING_MAX)
         self._queues: dict[Key, Queue] = {}  # what this client pulls from now
+        self._takings: dict[Key, Taking] = {}  # of those whose begin is known
         self._pulling: dict[Key, asyncio.Task[None]] = {}
-        self._handed: dict[Key, int] = {}  # behind the last message that waits here or was taken
-        self._done: dict[Key, int] = {}  # the next offset that is not done
-        self._committed: dict[Key, int] = {}
         self._at_slaves: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._background = Background()
@@ -98,7 +87,7 @@ class MessageConsumer:
 
     async def __aexit__(self, *_error: object) -> None:
         await self._background.stop()
-        await self._commit(list(self._done))
+        await self._commit(list(self._takings.values()))
         for address in {one.address for one in self._queues.values()}:
             fields = write_header(UnregisterClientRequest(self.client_id, None, self._group))
             try:
@@ -117,13 +106,13 @@ class MessageConsumer:
         """The next message, which counts as done once `done` was called with it."""
         while True:
             message = await self._waiting.get()
-            if message.queue.key in self._queues:  # else another client has it by now
+            if self._takings.get(message.queue.key) is message.taking:  # else another client has it by now
                 return message
 
     def done(self, message: Received) -> None:
-        """It will not come again to this group. (Asking for the next one says so, too.)"""
-        if message.queue.key in self._queues:
-            self._done[message.queue.key] = message.record.queue_offset + 1
+        """It will not come again to this group; in any order. (Asking `async for` for the next one says so, too.)"""
+        if self._takings.get(message.queue.key) is message.taking:
+            message.taking.done(message)
 
     @property
     def queues(self) -> list[Queue]:
@@ -161,14 +150,7 @@ class MessageConsumer:
         subscriptions = tuple(Subscription(topic, self._tags, version=self._version) for topic in self._topics)
         said = Heartbeat(self.client_id, (), (ConsumerData(self._group, subscriptions),)).encode()
         self._tell_slaves({one for route in routes for one in route.slaves}, said)
-        ids: set[str] = set()
-        for address in {one.address for route in routes for one in route.read}:
-            link = self._routes.link(address)
-            await link.ask(Request.HEART_BEAT, None, said, ANSWER_WITHIN_S)
-            fields = write_header(GroupRequest(self._group))
-            answer = await link.ask(Request.GET_CONSUMER_LIST_BY_GROUP, fields, b"", ANSWER_WITHIN_S)
-            if answer.code == Answer.SUCCESS:
-                ids |= {one for one in items_in(load(answer.body), "consumerIdList") if isinstance(one, str)}
+        ids = await self._clients({one.address for route in routes for one in route.read}, said)
         clients = sorted(ids | {self.client_id})
         mine: dict[Key, Queue] = {}
         for route in routes:
@@ -176,19 +158,43 @@ class MessageConsumer:
             mine |= {one.key: one for one in share_of(queues, clients, self.client_id)}
         await self._take(mine)
 
+    async def _clients(self, masters: set[str], said: bytes) -> set[str]:
+        """Of this group. Each master knows all of them, so one that is gone holds up nobody. Raises ClientError where
+        none says it, or one refuses."""
+        ids, trouble, heard = set[str](), Unavailable("there is no master of these topics now"), False
+        for address in masters:
+            link = self._routes.link(address)
+            try:
+                await link.ask(Request.HEART_BEAT, None, said, SHARE_OUT_WITHIN_S)
+                fields = write_header(GroupRequest(self._group))
+                answer = await link.ask(Request.GET_CONSUMER_LIST_BY_GROUP, fields, b"", SHARE_OUT_WITHIN_S)
+            except Unavailable as error:
+                self._forget_routes()
+                trouble = error
+                continue
+            if answer.code != Answer.SUCCESS:
+                raise ClientError(f"{address}: {answer.remark} (code {answer.code})")
+            heard = True
+            ids |= {one for one in items_in(load(answer.body), "consumerIdList") if isinstance(one, str)}
+        if not heard:
+            raise trouble
+        return ids
+
     async def _take(self, mine: dict[Key, Queue]) -> None:
         lost = [one for one in self._queues if one not in mine]
         for key in lost:
             self._pulling.pop(key).cancel()
-        await self._commit(lost)
+        await self._commit([self._takings[key] for key in lost if key in self._takings])
         for key in lost:
-            for table in (self._queues, self._handed, self._done, self._committed):
-                table.pop(key, None)
+            del self._queues[key]
+            self._takings.pop(key, None)
         for key, queue in mine.items():
             before, self._queues[key] = self._queues.get(key), queue
+            if key in self._takings:
+                self._takings[key].queue = queue
             if before is not None and before.address != queue.address:
                 self._pulling.pop(key).cancel()  # what the old master still owes may never come
-            if key not in self._pulling:
+            if key not in self._pulling or self._pulling[key].done():
                 self._pulling[key] = self._background.run(f"pulls of {queue.topic} {queue.queue_id}", self._pull(key))
 
     def _tell_slaves(self, addresses: set[str], said: bytes) -> None:
@@ -204,32 +210,40 @@ class MessageConsumer:
 
     # --- one queue ----------------------------------------------------------------------------------------------
     async def _pull(self, key: Key) -> None:
-        offset = self._handed.get(key, -1)
         while True:
-            queue = self._queues[key]
             try:
-                offset = await self._begin(queue) if offset < 0 else await self._pull_once(queue, offset)
+                taking = self._takings.get(key)
+                if taking is None:
+                    taking = self._takings[key] = await self._begin(self._queues[key])
+                following = await self._pull_once(taking)
+                if following < taking.next_offset:  # the queue was cut or set back: what comes there are other messages
+                    self._takings[key] = Taking(taking.queue, following)
+                else:
+                    taking.skip_to(following)
             except (ClientError, HeaderError, MessageFormatError):
                 self._changed.set()  # its broker may be another one by now
                 await asyncio.sleep(AGAIN_S)
 
-    async def _begin(self, queue: Queue) -> int:
-        """Where the group stands. Raises ClientError."""
+    async def _begin(self, queue: Queue) -> Taking:
+        """Where the group stands. Raises ClientError, HeaderError."""
         link = self._routes.link(queue.address)
         fields = write_header(QueryOffsetRequest(self._group, queue.topic, queue.queue_id, self._from_first))
         answer = await link.ask(Request.QUERY_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S)
-        if answer.code == Answer.QUERY_NOT_FOUND:
+        is_new = answer.code == Answer.QUERY_NOT_FOUND
+        if is_new:
             code = Request.GET_MIN_OFFSET if self._from_first else Request.GET_MAX_OFFSET
             fields = write_header(QueueRequest(queue.topic, queue.queue_id))
             answer = await link.ask(code, fields, b"", ANSWER_WITHIN_S)
         if answer.code != Answer.SUCCESS:
             raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
-        return read_header(OffsetAnswer, answer.fields).offset
+        begin = read_header(OffsetAnswer, answer.fields).offset
+        return Taking(queue, begin, None if is_new else begin)
 
-    async def _pull_once(self, queue: Queue, offset: int) -> int:
-        """The next offset to ask for. Raises ClientError."""
+    async def _pull_once(self, taking: Taking) -> int:
+        """The next offset to ask for. Raises ClientError, HeaderError, MessageFormatError."""
+        queue = taking.queue
         header = PullRequest(
-            self._group, queue.topic, queue.queue_id, offset, PULLED_MAX, SUSPEND_AND_SUBSCRIBE, 0, HOLD_MS,
+            self._group, queue.topic, queue.queue_id, taking.next_offset, PULLED_MAX, SUSPEND_AND_SUBSCRIBE, 0, HOLD_MS,
             self._version, self._tags, "TAG",
         )  # fmt: skip
         within_s = ANSWER_WITHIN_S + HOLD_MS / 1000
@@ -238,39 +252,34 @@ class MessageConsumer:
         )  # fmt: skip
         if answer.fields is None or "nextBeginOffset" not in answer.fields:
             raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
-        records = records_of(answer.body)
-        for record in records:
-            await self._waiting.put(Received(record, queue))
-            self._handed[queue.key] = record.queue_offset + 1
-        following = read_header(PullAnswer, answer.fields).next_begin_offset
-        if not records and self._handed.get(queue.key) == self._done.get(queue.key):
-            self._done[queue.key] = following  # messages of tags that the group does not want need nobody to be done
-        return following
+        for record in records_of(answer.body):
+            await self._waiting.put(taking.hand(record))
+        return read_header(PullAnswer, answer.fields).next_begin_offset
 
     # --- offsets ------------------------------------------------------------------------------------------------
     async def _commit_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_EVERY_S)
-            await self._commit(list(self._done))
+            await self._commit(list(self._takings.values()))
 
-    async def _commit(self, keys: Sequence[Key]) -> None:
+    async def _commit(self, takings: Sequence[Taking]) -> None:
         """Where that fails, the messages come again."""
-        for key in keys:
-            done, queue = self._done.get(key), self._queues.get(key)
-            if done is None or queue is None or self._committed.get(key) == done:
-                continue
-            fields = write_header(UpdateOffsetRequest(self._group, queue.topic, queue.queue_id, done))
-            try:
-                answer = await self._routes.link(queue.address).ask(
-                    Request.UPDATE_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S
-                )
-            except Unavailable:
-                self._moved()
-                continue
-            if answer.code == Answer.SUCCESS:
-                self._committed[key] = done
-            elif answer.code == Answer.SERVICE_NOT_AVAILABLE:
-                self._moved()
+        await asyncio.gather(*(self._commit_one(one) for one in takings if one.done_to != one.committed))
+
+    async def _commit_one(self, taking: Taking) -> None:
+        done_to, queue = taking.done_to, taking.queue
+        fields = write_header(UpdateOffsetRequest(self._group, queue.topic, queue.queue_id, done_to))
+        try:
+            answer = await self._routes.link(queue.address).ask(
+                Request.UPDATE_CONSUMER_OFFSET, fields, b"", ANSWER_WITHIN_S
+            )
+        except Unavailable:
+            self._moved()
+            return
+        if answer.code == Answer.SUCCESS:
+            taking.committed = done_to
+        elif answer.code == Answer.SERVICE_NOT_AVAILABLE:
+            self._moved()
 
     def _moved(self) -> None:
         """Another broker is the master by now, or nobody is yet."""

@@ -6,6 +6,8 @@
 
 What is sent in one turn of the loop travels together. What a broker refused without storing it because it is busy or no
 master (2, 14), or what never reached one, is sent again until the deadline; what may be stored is not (`SendUnknown`).
+To a broker that has been silent for SILENT_S nothing more is sent until it speaks, or another one is the master: one
+that is stopped or cut off ends no connection.
 
 Invariant: a send ends with `Sent`, `NotSent`, `SendUnknown` or `Unavailable`, at its deadline at the latest.
 """
@@ -33,17 +35,19 @@ from node.rocketmq.header_fields import HeaderError, read_header
 from node.rocketmq.headers import SendAnswer
 
 AGAIN_S: Final = 0.05
+SILENT_S: Final = 1.0
 STORED: Final = (Answer.SUCCESS, Answer.FLUSH_DISK_TIMEOUT, Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
 SENT_AGAIN: Final = (Answer.SYSTEM_BUSY, Answer.SERVICE_NOT_AVAILABLE)
 
 
 @value_class(slots=True, frozen=True)
 class Sent:
-    """Stored. `message_id` is the broker's, by which it can be viewed."""
+    """Stored. `message_id` is the broker's, by which it can be viewed; `broker_name` that of master and slaves."""
 
     message_id: str
     queue_id: int
     queue_offset: int
+    broker_name: str = ""
 
 
 @value_class(slots=True, frozen=True)
@@ -57,10 +61,10 @@ class _Send:
     due_at: float  # by the loop's clock
     answer: asyncio.Future[Sent]
 
-    def stored(self, answer: Command) -> None:
+    def stored(self, answer: Command, broker_name: str) -> None:
         """It is, and the broker says where."""
         try:
-            self.answer.set_result(_sent(answer))
+            self.answer.set_result(_sent(answer, broker_name))
         except SendUnknown as error:
             self.answer.set_exception(error)
 
@@ -110,7 +114,7 @@ class MessageProducer:
             raise ClientError(str(error)) from error
         first = await self._start(messages[0], Request.SEND_BATCH_MESSAGE, body, b"")
         ids = first.message_id.split(",")
-        return [Sent(one, first.queue_id, first.queue_offset + at) for at, one in enumerate(ids)]
+        return [Sent(one, first.queue_id, first.queue_offset + at, first.broker_name) for at, one in enumerate(ids)]
 
     # --- a request ------------------------------------------------------------------------------------------------
     def _start(
@@ -121,10 +125,10 @@ class MessageProducer:
         send = _Send(message, code, properties, body, loop.time() + self._deadline_s, loop.create_future())
         queue = self._known_queue(message)
         link = None if queue is None else self._routes.link(queue.address)
-        if queue is not None and link is not None and link.is_open:
+        if queue is not None and link is not None and link.is_open and link.silent_s < SILENT_S:
             self._go(send, queue, link, partial(self._answered, send, queue))
         else:
-            self._try_again(send, Unavailable("no time was left"), pause_s=0.0)
+            self._try_again(send, Unavailable(f"no master of {message.topic} was reached in time"), 0.0, queue)
         return send.answer
 
     def _go(self, send: _Send, queue: Queue, link: Link, done: Callable[[Command | Unavailable], None]) -> None:
@@ -139,10 +143,10 @@ class MessageProducer:
         if send.answer.done():  # nobody waits for it any more
             return
         if isinstance(outcome, Command) and outcome.code == Answer.SUCCESS:
-            send.stored(outcome)
+            send.stored(outcome, queue.broker_name)
             return
         try:
-            send.stored(_judged(queue.address, outcome))
+            send.stored(_judged(queue.address, outcome), queue.broker_name)
         except (NotSent, Unavailable) as error:
             if isinstance(error, NotSent) and error.code not in SENT_AGAIN:
                 send.answer.set_exception(error)
@@ -150,17 +154,19 @@ class MessageProducer:
                 self._routes.forget(send.message.topic)
                 self._try_again(send, error, pause_s=AGAIN_S)
         except SendUnknown as error:
+            self._routes.forget(send.message.topic)
             send.answer.set_exception(error)
 
-    def _try_again(self, send: _Send, last: ClientError, pause_s: float) -> None:
-        self._background.run("a send", self._kept_at(send, last, pause_s))
+    def _try_again(self, send: _Send, last: ClientError, pause_s: float, queue: Queue | None = None) -> None:
+        """`queue`: whose turn it is."""
+        self._background.run("a send", self._kept_at(send, last, pause_s, queue))
 
-    async def _kept_at(self, send: _Send, last: ClientError, pause_s: float) -> None:
+    async def _kept_at(self, send: _Send, last: ClientError, pause_s: float, queue: Queue | None) -> None:
         """Whatever ends it, the send has an outcome."""
         try:
-            found = await self._again_until(send, last, pause_s)
+            found, broker_name = await self._again_until(send, last, pause_s, queue)
             if not send.answer.done():
-                send.stored(found)
+                send.stored(found, broker_name)
         except ClientError as error:
             if not send.answer.done():
                 send.answer.set_exception(error)
@@ -168,36 +174,51 @@ class MessageProducer:
             if not send.answer.done():
                 send.answer.set_exception(SendUnknown("the producer was closed"))
 
-    async def _again_until(self, send: _Send, last: ClientError, pause_s: float) -> Command:
-        """Raises ClientError."""
+    async def _again_until(
+        self, send: _Send, last: ClientError, pause_s: float, queue: Queue | None
+    ) -> tuple[Command, str]:  # fmt: skip
+        """The answer, and the broker's name. Raises ClientError."""
         loop = asyncio.get_running_loop()
         if pause_s:
             await asyncio.sleep(min(pause_s, max(0.0, send.due_at - loop.time())))
         while loop.time() < send.due_at:
             try:
-                queue = await self._queue(send.message)
-                link = self._routes.link(queue.address)
-                await link.connect()
+                queue, link = await self._way(send, queue)
                 answer: asyncio.Future[Command | Unavailable] = loop.create_future()
                 self._go(send, queue, link, partial(_end, answer))
-                return _judged(queue.address, await answer)
+                return _judged(queue.address, await answer), queue.broker_name
+            except TimeoutError:
+                break
             except Unavailable as error:
                 last = error
             except NotSent as error:
                 if error.code not in SENT_AGAIN:
                     raise
                 last = error
+            except SendUnknown:
+                self._routes.forget(send.message.topic)
+                raise
+            queue = None
             self._routes.forget(send.message.topic)
             await asyncio.sleep(min(AGAIN_S, max(0.0, send.due_at - loop.time())))
         raise last
+
+    async def _way(self, send: _Send, queue: Queue | None) -> tuple[Queue, Link]:
+        """An open link to a master that speaks. Raises Unavailable; TimeoutError at the send's deadline."""
+        async with asyncio.timeout_at(send.due_at):
+            if queue is None:
+                route = await self._routes.of(send.message.topic, make=True)
+                queue = self._chosen(send.message, route.write)
+            link = self._routes.link(queue.address)
+            await link.connect()
+        if link.silent_s >= SILENT_S:
+            raise Unavailable(f"{queue.address} has not answered for {link.silent_s:.1f} s")
+        return queue, link
 
     # --- where it goes --------------------------------------------------------------------------------------------
     def _known_queue(self, message: OutgoingMessage) -> Queue | None:
         route = self._routes.known(message.topic)
         return None if route is None or not route.write else self._chosen(message, route.write)
-
-    async def _queue(self, message: OutgoingMessage) -> Queue:
-        return self._chosen(message, (await self._routes.of(message.topic, make=True)).write)
 
     def _chosen(self, message: OutgoingMessage, queues: Sequence[Queue]) -> Queue:
         if message.shard is not None:
@@ -225,10 +246,10 @@ def _judged(address: str, outcome: Command | Unavailable) -> Command:
     raise NotSent(outcome.code, text)
 
 
-def _sent(answer: Command) -> Sent:
+def _sent(answer: Command, broker_name: str) -> Sent:
     """Raises SendUnknown."""
     try:
         said = read_header(SendAnswer, answer.fields)
     except HeaderError as error:
         raise SendUnknown(f"stored, but the answer cannot be read: {error}") from error
-    return Sent(said.msg_id or "", said.queue_id or 0, said.queue_offset or 0)
+    return Sent(said.msg_id or "", said.queue_id or 0, said.queue_offset or 0, broker_name)

@@ -5,6 +5,7 @@ Invariant: a route has a master for every queue in it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -62,6 +63,7 @@ class Routes:
         self._on_request = on_request
         self._links: dict[str, Link] = {}
         self._known: dict[str, tuple[Route, float]] = {}
+        self._asking: dict[tuple[str, bool], asyncio.Task[Route]] = {}
 
     def link(self, address: str) -> Link:
         found = self._links.get(address)
@@ -76,10 +78,23 @@ class Routes:
         return known[0] if known is not None and time.monotonic() - known[1] < KEPT_S else None
 
     async def of(self, topic: str, *, make: bool = False) -> Route:
-        """`make`: for a topic that is not there, the one that new topics are made like. Raises Unavailable."""
+        """`make`: for a topic that is not there, the one that new topics are made like. Those who ask together share
+        one answer. Raises Unavailable."""
         known = self.known(topic)
         if known is not None:
             return known
+        asking = self._asking.get((topic, make))
+        if asking is None:
+            asking = self._asking[topic, make] = asyncio.create_task(self._find(topic, make=make))
+            asking.add_done_callback(partial(self._asked, (topic, make)))
+        return await asyncio.shield(asking)
+
+    def _asked(self, key: tuple[str, bool], task: asyncio.Task[Route]) -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # also where nobody waits for it any more
+
+    async def _find(self, topic: str, *, make: bool) -> Route:
         found = await self._ask(topic)
         if found is None and make:
             pattern = await self._ask(AUTO_CREATE)
@@ -119,6 +134,11 @@ class Routes:
         raise Unavailable(f"no name server says where {topic} lies: {trouble}")
 
     async def close(self) -> None:
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.wait(asking)
         for link in self._links.values():
             await link.close()
 

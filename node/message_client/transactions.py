@@ -116,7 +116,8 @@ class TransactionProducer:
                 self._group, half.queue_offset, place, int(decision), False, half.message_id
             )  # fmt: skip
             route = await self._routes.of(topic, make=True)
-            return await self._end_at(route.write[0].address, header)
+            at = next((one.address for one in route.write if one.broker_name == half.broker_name), None)
+            return at is not None and await self._end_at(at, header)
         return False
 
     async def _end_at(self, address: str, header: EndTransactionRequest) -> bool:

@@ -17,6 +17,7 @@ from node.message_client import consumer as consumer_module
 from node.message_client.consumer import AGAIN_S, share_of
 from node.message_client.errors import Unavailable
 from node.message_client.routes import Queue
+from node.message_client.taking import Taking
 from node.rocketmq.codes import Request
 from node.rocketmq.dispatch import Call, Dispatcher, Reply
 from node.rocketmq.java_json import dump
@@ -102,10 +103,10 @@ def test_what_waits_at_a_consumer_is_not_done_however_often_its_queue_has_nothin
                 first = await asyncio.wait_for(consumer.receive(), 60)
                 pull_once, empty = consumer._pull_once, 0
 
-                async def counted(queue: Queue, offset: int) -> int:
+                async def counted(taking: Taking) -> int:
                     nonlocal empty
-                    following = await pull_once(queue, offset)
-                    empty += queue.key == first.queue.key and following == offset == len(bodies)
+                    offset, following = taking.next_offset, await pull_once(taking)
+                    empty += taking.queue.key == first.queue.key and following == offset == len(bodies)
                     return following
 
                 consumer._pull_once = counted  # type: ignore[method-assign]

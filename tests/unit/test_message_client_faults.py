@@ -221,6 +221,35 @@ def test_those_who_wait_for_one_route_ask_for_it_once() -> None:
     asyncio.run(story())
 
 
+def test_a_name_server_that_is_silent_is_asked_last() -> None:
+    async def story() -> None:
+        server = await asyncio.start_server(hangs, "127.0.0.1", 0)
+        silent = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            async with serving({Request.GET_ROUTEINFO_BY_TOPIC: route_to(lambda: "127.0.0.1:9")}) as names:
+                routes = Routes([silent, names])
+                await routes.of("T")
+                assert routes.link(silent).silent_s > 0
+                ask = Link.ask
+                asked: list[str] = []
+
+                async def noted(link: Link, *given: Any) -> Any:
+                    asked.append(link.address)
+                    return await ask(link, *given)
+
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(Link, "ask", noted)
+                    for _ in range(4):
+                        routes.forget("T")
+                        await routes.of("T")
+                assert asked == [names] * 4
+                await routes.close()
+        finally:
+            server.close()
+
+    asyncio.run(story())
+
+
 def test_a_transaction_is_ended_at_the_broker_that_has_its_half() -> None:
     """With several brokers it was ended at the first one of the route, whichever had it."""
 

@@ -36,6 +36,12 @@ STARTED_ELSEWHERE: Final = (
     "start {node} on {where} as it was started before, by its service or the same command: nothing that answers here"
     " knows which; it is well when this ends with 0",
 )
+FIRST_START: Final = (
+    "{status}",
+    "start {node} on {where}: {leader} has heard nothing of it so far. The first start of a member that was added needs"
+    " --join and an empty directory (`quorumscope node --join --id {node} --group {group} --peers {peers} --data DIR`),"
+    " later ones do not; it is well when this ends with 0",
+)
 AWAY_TO_SCRUB: Final = (
     "{status}",
     "bring {node} back first; once this shows it again, have it read all of its log and mend it (`quorumscope scrub`)",
@@ -79,7 +85,7 @@ def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[
     if advice.heals and view.cluster.demo:
         return DEMO_HEAL if fields["node"] != THE_MEMBER else DEMO_HEAL_ALL
     if "{start}" in advice.command and not fields["start"]:
-        return STARTED_ELSEWHERE
+        return FIRST_START if never_started(fields["node"], view) else STARTED_ELSEWHERE
     if "{there}" in advice.command and not fields["there"]:
         return STARTED_ELSEWHERE
     if "{own_url}" in advice.command and not fields["own_url"]:
@@ -158,6 +164,8 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "where": f"its machine ({one.address})" if one is not None and one.address else "its machine",
         "leader": leader if leader is not None and leader != finding.node_id else "the others",
         "leader_url": leader_url,
+        "group": shlex.quote(view.cluster.group),
+        "peers": shlex.quote(peers_of(view)),
         "status": status_command(url, view),
         "leader_status": status_command(leader_url, view),
         "members": status_command(leader_url, view, "members list"),
@@ -172,8 +180,20 @@ def status_command(url: str, view: GroupView, what: str = "status") -> str:
     """By a control plane, or where none is known by the members' own addresses."""
     if url:
         return f"quorumscope {what} --node {url}"
-    peers = ";".join(f"{one.id}-{one.address}" for one in view.members)
-    return f"quorumscope {what} " + shlex.join(["--peers", peers, "--group", view.cluster.group])
+    return f"quorumscope {what} " + shlex.join(["--peers", peers_of(view), "--group", view.cluster.group])
+
+
+def peers_of(view: GroupView) -> str:
+    """All members as `--peers` takes them."""
+    return ";".join(f"{one.id}-{one.address}" for one in view.members)
+
+
+def never_started(node_id: str, view: GroupView) -> bool:
+    """Whether that is a member which was added, and of which its leader has heard nothing: it may wait for its first
+    start."""
+    one, leader = view.member(node_id), view.leader
+    known = None if leader is None or leader.state is None else leader.state.peer(node_id)
+    return one is not None and one.is_learner and known is not None and known.store_id is None
 
 
 def start_command(one: MemberView | None) -> str:

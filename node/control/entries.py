@@ -23,7 +23,7 @@ from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.entry_pages import As, EntryPage, entry_json
 from node.control.log_files import FileMarks
 from node.control.problems import Problem
-from node.control.read_modes import MODES, Linearizable
+from node.control.read_modes import MODES, Consistency
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
@@ -75,15 +75,15 @@ async def entries(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     as_: As = "text",
     view: View = "committed",
-    consistency: Linearizable | None = None,
+    consistency: Consistency | None = None,
 ) -> Json:
     """Without `from`: the newest `limit` entries. `next` is the `cursor` (or the `from`) of what follows.
 
-    Without `consistency` from this member's files, perhaps behind the others. `linearizable`: as the group usually
-    confirms reads; by name `lease` (where the group has lease reads on), `read-index` (a round trip to a quorum) or
-    `log` (an entry through the log).
+    Without `consistency`, or `stale`, from this member's files, perhaps behind the others. `linearizable`: as the group
+    usually confirms reads; by name `lease` (where the group has lease reads on), `read-index` (a round trip to a
+    quorum) or `log` (an entry through the log).
     """
-    if consistency is not None:
+    if consistency not in (None, "stale"):
         check_view(view)
         return await linearizable(parts, from_, limit, as_, MODES[consistency])
     state = await parts.snapshots.get(StateView)
@@ -175,10 +175,10 @@ def unpacked(records: BytesLike, limit: int, as_: str) -> list[Json]:
 
 @router.get("/entries/{index}", responses=says(OneEntry))
 async def entry(
-    parts: PartsDep, index: Index, as_: As = "text", view: View = "committed", consistency: Linearizable | None = None
+    parts: PartsDep, index: Index, as_: As = "text", view: View = "committed", consistency: Consistency | None = None
 ) -> Json:
     """One entry; `consistency` as for the list."""
-    if consistency is not None:
+    if consistency not in (None, "stale"):
         check_view(view)
         answer = await linearizable(parts, index, 1, as_, MODES[consistency])
         if not answer["items"]:

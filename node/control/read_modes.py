@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from node.transport.slab_frames import ReadMode
 
-Linearizable = Literal["linearizable", "lease", "read-index", "log"]
 Consistency = Literal["linearizable", "lease", "read-index", "log", "stale"]
 MODES: Final[Mapping[str, ReadMode]] = {
     "linearizable": ReadMode.LINEARIZABLE,

@@ -105,16 +105,24 @@ def test_one_entry_is_read_linearizably_or_says_that_it_may_be_stale(tmp_path: P
         queries = ("1?consistency=linearizable", "2?consistency=linearizable", "9?consistency=linearizable")
         return [
             await client.get(f"/entries/{one}")
-            for one in (*queries, "1?consistency=linearizable&view=raw", "1?consistency=sometimes", "1")
+            for one in (
+                *queries,
+                "1?consistency=linearizable&view=raw",
+                "1?consistency=sometimes",
+                "1",
+                "1?consistency=stale",
+            )
         ]
 
-    confirmed, away, beyond, raw, odd, stale = with_plane(tmp_path, work, request)
+    confirmed, away, beyond, raw, odd, stale, named_so = with_plane(tmp_path, work, request)
     assert confirmed.status_code == 200, confirmed.text
     assert (confirmed.json()["consistency"], confirmed.json()["body"]) == ("linearizable", "one")
     assert away.status_code == 503 and away.headers["retry-after"] == "1"
     assert beyond.status_code == 404 and beyond.json()["committed_index"] == 1
     assert raw.status_code == odd.status_code == 422
     assert stale.status_code == 200 and stale.json()["consistency"].startswith("stale")
+    assert (named_so.status_code, named_so.json()["body"]) == (200, stale.json()["body"])
+    assert named_so.json()["consistency"] == stale.json()["consistency"]
     assert [one.mode for one in asked] == [ReadMode.LINEARIZABLE] * 3
 
 
@@ -228,3 +236,17 @@ def test_a_refused_append_says_that_nothing_was_appended(
     refused = with_plane(tmp_path, lambda client: client.post(path, headers=sent, content=content))
     assert refused.status_code == status, refused.text
     assert refused.json()["outcome"] == "not_appended"
+
+
+def test_a_page_of_entries_may_be_asked_for_stale_by_name(tmp_path: Path) -> None:
+    """As every other read: it is what is given without a word."""
+    held(tmp_path, 3)
+    queries = ("", "&consistency=stale", "&consistency=stale&view=raw")
+
+    async def work(client: httpx2.AsyncClient) -> list[httpx2.Response]:
+        return [await client.get(f"/entries?from=0{one}") for one in queries]
+
+    pages = with_plane(tmp_path, work)
+    assert [one.status_code for one in pages] == [200] * 3
+    assert [len(one.json()["items"]) for one in pages] == [3] * 3
+    assert [one.json()["consistency"].split(":")[0] for one in pages] == ["stale", "stale", "local"]

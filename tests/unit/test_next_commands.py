@@ -17,7 +17,7 @@ from app.health.group_view import GroupView
 from app.health.next_steps import next_step
 from node.views.reading import read
 from tests.unit.group_story import Story
-from tests.unit.test_cli_status import FRESH, look, member, silent
+from tests.unit.test_cli_status import FRESH, look, member, silent, with_peers
 from tests.unit.test_problems import TABLE
 
 CODES = ("replica_silent", "member_unreachable", "engine_down", "never_reached", "log_damaged", "audit_divergent",
@@ -52,6 +52,19 @@ def test_a_member_of_which_nothing_answers_is_started_where_it_was_and_the_comma
     assert (gone.code, gone.member, gone.curl) == ("member_unreachable", "n2", None)
     assert gone.step.startswith("start n2 on its machine (n2:1) as it was started before, by its service or")
     assert gone.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1' --group g"
+
+
+@pytest.mark.parametrize("store_id", [None, "s3"])
+def test_a_member_that_was_added_and_never_started_is_told_its_first_start(store_id: str | None) -> None:
+    """A later start, which needs no --join, is refused there."""
+    leader = with_peers(member("n0", acks=FRESH), "n0", "n1", "n2", "n3", learners=("n3",))
+    leader["state"]["peers"][3] |= {"connected": False, "store_id": store_id}
+    refused = silent("n3") | {"reason": "connection refused: nothing listens there"}
+    (gone,) = look([leader, member("n1"), member("n2"), refused]).problems
+    assert (gone.code, gone.member) == ("member_unreachable", "n3")
+    said = "quorumscope node --join --id n3 --group g --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --data DIR"
+    assert (said in gone.step) is (store_id is None), gone.step
+    assert gone.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --group g"
 
 
 def test_what_this_machine_knows_of_a_start_is_printed(tmp_path: Path) -> None:

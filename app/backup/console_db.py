@@ -1,8 +1,9 @@
 """The console's database in a back-up: a consistent copy of a SQLite file, beside a running console or without one.
 
 Invariants: the copy is SQLite's own (its online backup: one moment's state, whatever is written meanwhile), checked by
-SQLite before it counts; the key file that opens its sealed secrets does not travel along. Sessions and login links of
-the time of the back-up open nothing where it is restored: since then they may have been ended, used or made void.
+SQLite before it counts; the key file that opens its sealed secrets does not travel along. Sessions, login links and API
+tokens of the time of the back-up open nothing where it is restored: since then they may have been ended, used, revoked
+or made void, and the copy cannot know. Whoever restores may keep the tokens.
 PostgreSQL has tools of its own, and is refused with their name.
 """
 
@@ -12,6 +13,7 @@ import hashlib
 import os
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,7 @@ from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import OS
 
 LOGINS: Final = ("login_links", "sessions")  # tables of what opens the console at the moment, or did
+TOKENS: Final = "api_tokens"
 
 
 def database_path(db: str) -> Path:
@@ -50,8 +53,8 @@ def copy_database(db: str, directory: Path, name: str) -> File:
     return _described(directory, target)
 
 
-def restore_database(source: Path, file: File, target: Path) -> None:
-    """Where no file is yet. Raises BackupRefused, BackupDamaged, StoreError."""
+def restore_database(source: Path, file: File, target: Path, *, keep_tokens: bool = False) -> int:
+    """Where no file is yet; how many API tokens are revoked in it. Raises BackupRefused, BackupDamaged, StoreError."""
     for name in (target.name, f"{target.name}-wal", f"{target.name}-shm"):
         if target.with_name(name).exists():
             raise BackupRefused(f"{target.with_name(name)} is there already: stop the console and move it away first")
@@ -60,9 +63,10 @@ def restore_database(source: Path, file: File, target: Path) -> None:
     part = target.with_name(f"{target.name}.restoring")
     part.unlink(missing_ok=True)
     _copy(source / file.name, part)
-    _end_logins(part)
+    revoked = _end_logins(part, keep_tokens)
     os.replace(part, target)
     sync_directory(target.parent)
+    return revoked
 
 
 def check_database(source: Path, file: File) -> None:
@@ -96,14 +100,18 @@ def _copy(path: Path, target: Path) -> None:
         raise wrap(error, f"copying {path} to {target}") from error
 
 
-def _end_logins(path: Path) -> None:
-    """Raises BackupRefused. One made by a release that had no such tables is left as it is."""
+def _end_logins(path: Path, keep_tokens: bool) -> int:
+    """How many tokens. Raises BackupRefused. One made by a release that had no such tables is left as it is."""
     try:
         with closing(sqlite3.connect(f"{_url(path)}?mode=rw", uri=True)) as copy, copy:
             copy.execute("PRAGMA synchronous=FULL")
             there = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table in sorted(there.intersection(LOGINS)):
                 copy.execute(f"DELETE FROM {table}")
+            if keep_tokens or TOKENS not in there:
+                return 0
+            now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+            return copy.execute(f"UPDATE {TOKENS} SET revoked_at = ? WHERE revoked_at IS NULL", (now,)).rowcount
     except sqlite3.Error as error:
         raise BackupRefused(f"{path}: {error}") from error
 

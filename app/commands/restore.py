@@ -49,6 +49,9 @@ def restore(
     db: Annotated[
         Path | None, typer.Option("--db", metavar="FILE", help="Instead: the console's database, to this file.")
     ] = None,
+    keep_tokens: Annotated[
+        bool, typer.Option("--keep-tokens", help="With --db: the API tokens of that day count, revoked ones as well.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Make a new group, or a member, of a back-up."""
@@ -56,7 +59,9 @@ def restore(
     if db is not None:
         if into or group or one_id or group_token or as_id or peers:
             raise Failure(Exit.USAGE, "--db restores the console's database alone")
-        return _database(directory, db, as_json)
+        return _database(directory, db, keep_tokens, as_json)
+    if keep_tokens:
+        raise Failure(Exit.USAGE, "--keep-tokens is of a console's database: --db FILE")
     if into is None or (group is None) == (as_id is None):
         text = "--group NAME makes a new group, --as ID a member of the old one; both need --into DATA"
         raise Failure(Exit.USAGE, f"restore to what? {text}; --db FILE restores the console's database")
@@ -204,7 +209,7 @@ def _say_restored(result: Json, what: str, log: Any) -> None:
         show(f"its state machine is of the kind {log.kind!r}: name its own class as PACKAGE.MODULE:CLASS below")
 
 
-def _database(directory: Path, target: Path, as_json: bool) -> int:
+def _database(directory: Path, target: Path, keep_tokens: bool, as_json: bool) -> int:
     from app.backup.console_db import restore_database
     from app.backup.sets import newest_in
     from node.store.backup.manifest import read_manifest
@@ -214,16 +219,20 @@ def _database(directory: Path, target: Path, as_json: bool) -> int:
         manifest = read_manifest(source)
         if manifest is None or manifest.console_db is None:
             raise Failure(Exit.FINDING, f"{source} holds no database of a console")
-        restore_database(source, manifest.console_db, target)
-        return {"database": str(target), "made_at": manifest.made_at}
+        revoked = restore_database(source, manifest.console_db, target, keep_tokens=keep_tokens)
+        return {"database": str(target), "made_at": manifest.made_at, "tokens_revoked": revoked}
 
     result = carried_out(copy)
     if as_json:
         show_json(result)
     else:
         show(f"{target}: the console's database of {result['made_at']}; its key file is not in the back-up")
-        show("sessions and login links of that day open nothing; tokens, passwords and roles are that day's:")
-        show("what was revoked, disabled or taken away since counts again until that is done once more")
+        show("sessions and login links of that day open nothing; passwords, second factors and roles are that day's:")
+        show("what was changed, disabled or taken away since counts again until that is done once more")
+        if keep_tokens:
+            show("its API tokens count, also those that were revoked since: look at `quorumscope token list`")
+        elif result["tokens_revoked"]:
+            show(f"its API tokens, {result['tokens_revoked']}, are revoked (--keep-tokens keeps them): issue new ones")
         show(f"start it: quorumscope console --db {shlex.quote(str(target))}")
     return Exit.FINE
 

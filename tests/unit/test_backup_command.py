@@ -129,6 +129,7 @@ def test_one_member_of_either_group(tmp_path: Path, member: Path, capsys: pytest
         ("restore", "b", "--into", "x", "--group", "g", "--group-token", "short"),
         ("restore", "b", "--into", "x", "--as", "n1", "--peers", "nonsense"),
         ("restore", "b", "--db", "x", "--as", "n"),
+        ("restore", "b", "--into", "x", "--group", "g", "--keep-tokens"),
     ],
 )  # fmt: skip
 def test_usage_errors_change_nothing(

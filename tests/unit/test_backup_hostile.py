@@ -157,8 +157,9 @@ def test_a_database_in_a_directory_with_an_odd_name(tmp_path: Path, folder: str)
     assert rows_of(tmp_path / "back" / folder / "console.db") == 3
 
 
-def test_a_restored_console_opens_for_no_session_and_no_link_of_its_day(tmp_path: Path) -> None:
-    """They were ended and used since then; what was revoked counts again, and the command says so."""
+@pytest.mark.parametrize("keep_tokens", [False, True])
+def test_a_restored_console_opens_for_nothing_that_may_have_ended_since(tmp_path: Path, keep_tokens: bool) -> None:
+    """Sessions and links never, API tokens only where whoever restores asks for it."""
     live, back = tmp_path / "live" / "console.db", tmp_path / "back" / "console.db"
     for one in (live, back):
         one.parent.mkdir()
@@ -171,6 +172,7 @@ def test_a_restored_console_opens_for_no_session_and_no_link_of_its_day(tmp_path
             made = copy_database(str(live), tmp_path, "000001")
             assert (await kit.client(origin=BASE).post(link)).status_code == 303
             cookie = ann.client.cookies[kit.app.state.cookie_name()]
+            assert (await ann.change("DELETE", "/api/v1/tokens/1")).status_code == 204
             assert (await ann.change("POST", "/logout")).status_code == 303
             return made, cookie, link, token
 
@@ -180,13 +182,14 @@ def test_a_restored_console_opens_for_no_session_and_no_link_of_its_day(tmp_path
             assert (await thief.get("/api/v1/me")).status_code == 401
             assert (await kit.client(origin=BASE).post(link)).status_code == 410
             robot = kit.client(authorization=f"Bearer {token}")
-            assert (await robot.get("/api/v1/clusters")).status_code == 200
+            assert (await robot.get("/api/v1/clusters")).status_code == (200 if keep_tokens else 401)
             async with kit.app.state.sessions() as db:
                 assert (await trail_chain.verify(db)).problems == []
 
     made, *shown = asyncio.run(before())
     back.parent.rmdir()
-    restore_database(tmp_path, made, back)
+    ended = restore_database(tmp_path, made, back, keep_tokens=keep_tokens)
+    assert ended == (0 if keep_tokens else 1)
     asyncio.run(after(*shown))
 
 

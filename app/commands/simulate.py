@@ -84,17 +84,17 @@ def run_tree(tree: Path, words: list[str]) -> int:
     variables = environment() | {"PYTHONPATH": str(tree)}
     command = python("-m", "tests.simulation", *words)
     process = subprocess.Popen(command, cwd=tree, env=variables, preexec_fn=dying_with_parent(signal.SIGTERM))
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: process.send_signal(number))
-    try:
-        while True:
-            try:
-                code = process.wait()
-                return code if code >= 0 else Exit.UNDETERMINED
-            except KeyboardInterrupt:
-                # A Ctrl-C reaches the whole terminal; one that was sent to this process alone does not.
-                process.send_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    was_interrupted = False
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # A Ctrl-C reaches the whole terminal; what was sent to this process alone does not. It is passed on as
+            # SIGTERM: a shell's job in the background ignores SIGINT, and so does what it starts.
+            was_interrupted = True
+            process.send_signal(signal.SIGTERM)
+        else:
+            return code if code >= 0 else Exit.INTERRUPTED if was_interrupted else Exit.UNDETERMINED
 
 
 def register(app: typer.Typer) -> None:

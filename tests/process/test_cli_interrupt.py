@@ -205,6 +205,40 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_word(tmp_path: Path) -
         group.close()
 
 
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_simulation_that_is_ended_leaves_no_worker(number: signal.Signals, code: int) -> None:
+    """Its workers waited for seeds for ever. It is a shell's job in the background, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = started(["simulate", "--seeds", "1000000", "--jobs", "2"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    def workers() -> list[int]:
+        return [worker for campaign in children_of(process.pid) for worker in children_of(campaign)]
+
+    try:
+        until(lambda: len(workers()) == 2, "it never shared out its seeds")
+        left = workers()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=WITHIN_S)
+        assert (process.returncode, "Traceback" in err) == (code, False), err
+        assert number == signal.SIGKILL or "0 violations" in out, out
+        until(lambda: not any(Path(f"/proc/{one}").exists() for one in left), "its workers go on")
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def _until_threads(pid: int, count: int) -> None:
     """Until a process has so many threads and has slept for a moment: it waits for input, or for its poll."""
     deadline = time.monotonic() + WITHIN_S

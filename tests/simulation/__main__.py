@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -100,6 +101,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):  # it ends in order, as at a Ctrl-C
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     try:
         sys.exit(main())
     except KeyboardInterrupt:  # before the campaign, which ends in order, had begun

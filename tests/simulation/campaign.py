@@ -7,6 +7,7 @@ seeds. Progress goes to stderr, the verdict to stdout.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
+from node.children import end_with_parent
 from tests.simulation.coverage import Coverage
 from tests.simulation.invariants import checks
 from tests.simulation.report import SeedResult, Tally, counted
@@ -75,6 +77,14 @@ def _job(seed: int, steps: int, overrides: Mapping[str, Any], mutant: str | None
         return run_seed(seed, steps, overrides, trace=None if trace is None else Path(trace))
 
 
+def _begin_worker() -> None:
+    """What interrupts a terminal's processes is for the one that shares out the seeds; without it nobody wants them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent(signal.SIGKILL)
+
+
 def run_many(seeds: Iterable[int], options: Options) -> Iterator[SeedResult]:
     """Results as they come; with one job in this process, in order."""
     what = (options.steps, options.settings(), options.mutant, options.trace)
@@ -82,7 +92,7 @@ def run_many(seeds: Iterable[int], options: Options) -> Iterator[SeedResult]:
         yield from (_job(seed, *what) for seed in seeds)
         return
     waiting = iter(seeds)
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork"), initializer=_begin_worker) as pool:
         running: set[Future[SeedResult]] = {
             pool.submit(_job, seed, *what) for seed in islice(waiting, 2 * options.jobs)
         }

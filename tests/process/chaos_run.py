@@ -22,7 +22,14 @@ from tests.process.chaos_faults import Faults
 from tests.process.chaos_messages import MessageClients, check_messages
 from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, PARTS, Member, make_members
 from tests.process.chaos_plan import Step, make_plan, one_of_each
-from tests.process.chaos_verdict import Violation, check_equal, check_logs, ends_by_themselves, read_logs
+from tests.process.chaos_verdict import (
+    Violation,
+    check_equal,
+    check_logs,
+    ends_by_themselves,
+    last_traceback,
+    read_logs,
+)
 from tests.process.net import CLIENTS, Network
 from tests.process.net_namespaces import NamespaceNetwork, ToolFailed, tool
 from tests.process.net_proxy import ProxyNetwork
@@ -286,9 +293,8 @@ class Run:
             if found:
                 self.report.ends[member.id] = found
                 self.report.violations.append(Violation("ended_by_itself", f"{member.id}: {'; '.join(found[-3:])}"))
-            if "Traceback" in said:
-                last = said.rpartition("Traceback")[2].splitlines()
-                self.report.violations.append(Violation("traceback", f"{member.id}: {' / '.join(last[-3:])}"))
+            if (traceback := last_traceback(said)) is not None:
+                self.report.violations.append(Violation("traceback", f"{member.id}: {traceback}"))
 
     async def _clean_up(self) -> None:
         for member in self.members.values():

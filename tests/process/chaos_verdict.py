@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from tests.process.chaos_nodes import Part
 from tests.simulation.linearizability import check
 
 SAID_MAX: Final = 5
+TRACEBACK_CHARACTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,18 @@ def ends_by_themselves(said: str, ordered: Mapping[Part, int]) -> list[str]:
         else:
             found.append(str(event.get("reason")))
     return found
+
+
+def last_traceback(said: str) -> str | None:
+    """The last lines of the last traceback in what a node wrote: where it came from and the error. None: there is none.
+
+    Logs of JSON hold one in a line; what is not logged (an interpreter that ends) comes as it is, between such lines.
+    """
+    _, found, after = said.rpartition("Traceback")
+    if not found:
+        return None
+    own = [line for line in takewhile(lambda line: not line.startswith("{"), after.splitlines()) if line.strip()]
+    return " / ".join(own[-3:])[-TRACEBACK_CHARACTERS:]
 
 
 @dataclass(slots=True)

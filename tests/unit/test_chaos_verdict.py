@@ -11,7 +11,7 @@ import pytest
 from node.store.file_store import FileStore
 from tests.process.chaos_clients import Recorder
 from tests.process.chaos_messages import Message, Place, broken
-from tests.process.chaos_verdict import check_logs, ends_by_themselves, read_logs
+from tests.process.chaos_verdict import check_logs, ends_by_themselves, last_traceback, read_logs
 
 BODIES = [b"a0:%d" % number for number in range(6)]
 
@@ -110,6 +110,21 @@ def test_only_what_was_killed_on_order_may_have_ended() -> None:
 def test_whatever_ended_otherwise_did_so_by_itself(part: str, code: int) -> None:
     assert ends_by_themselves(ended(part, code), {"engine": 5, "broker": 5}) == [f"the {part}: {code}"]
     assert ends_by_themselves(ended(part, code, process="engine"), {}) == [], "what others say of it does not count"
+
+
+RAISED = 'Traceback (most recent call last):\n  File "server.py", line 7, in main\n    run()\nOSError: no such thing\n'
+
+
+def test_a_traceback_is_told_by_its_error_not_by_what_was_logged_later() -> None:
+    """A run's verdict held three lines that were logged at the node's end, and its files are kept for two runs more."""
+    later = "".join(f"{ended('engine', 0)}\n" for _ in range(3))
+    assert last_traceback(later) is None
+    assert (
+        last_traceback(later + RAISED + later)
+        == '  File "server.py", line 7, in main /     run() / OSError: no such thing'
+    )
+    logged = json.dumps({"event": "task_died", "exception": RAISED})
+    assert "OSError: no such thing" in str(last_traceback(f"{later}{logged}\n{later}"))
 
 
 PLACE = ("Flights", 1, 7)

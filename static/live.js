@@ -21,6 +21,7 @@ let movedAt = performance.now();
 let movedClock = new Date();
 let polledAt = 0;
 let source = null;
+let streamedAt = 0; // when the stream said something last; a poll that is answered proves nothing of it
 let release = null; // gives the slot back
 let starting = false;
 let polling = false;
@@ -43,7 +44,10 @@ function noteMoment() {
 let lookedAt = 0;
 function look() {
   const now = performance.now();
-  if (document.hidden || now - lookedAt > 5 * WATCH_MS) heardAt = movedAt = Math.max(heardAt, now - SILENT_MS + 1000);
+  if (document.hidden || now - lookedAt > 5 * WATCH_MS) {
+    const aSecondLeft = now - SILENT_MS + 1000;
+    [heardAt, movedAt, streamedAt] = [heardAt, movedAt, streamedAt].map((at) => Math.max(at, aSecondLeft));
+  }
   lookedAt = now;
 }
 
@@ -103,9 +107,11 @@ async function poll() {
 
 function open() {
   source = new EventSource(root.dataset.live);
-  const fragment = (event) => { heard(); apply(event.data); };
+  streamedAt = performance.now();
+  const said = () => { heard(); streamedAt = performance.now(); };
+  const fragment = (event) => { said(); apply(event.data); };
   source.onmessage = fragment;
-  source.addEventListener("beat", heard);
+  source.addEventListener("beat", said);
   source.addEventListener("expired", toLogin);
   for (const name of (root.dataset.liveEvent ?? "").split(" ").filter(Boolean)) source.addEventListener(name, fragment);
   source.onerror = () => {
@@ -156,6 +162,8 @@ if (root) {
     if (document.hidden) return;
     const silent = unheard();
     showStale(silent || unmoved());
+    // A connection that was lost without a word raises no error, ever: another one is opened below.
+    if (source && performance.now() - streamedAt > SILENT_MS) close();
     if (performance.now() - polledAt < POLL_MS) return;
     polledAt = performance.now();
     if (!source || silent) poll();

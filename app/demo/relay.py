@@ -74,6 +74,14 @@ class Relay:
                     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
             end.transport.abort()
 
+    def lose(self) -> None:
+        """Nothing passes on the connections that there are, which stay open; new ones are whole. So it is once a router
+        has forgotten them, or a laptop has come to another network."""
+        for way in (self._forward, self._backward):
+            way.clear()
+        self._forward, self._backward = asyncio.Event(), asyncio.Event()
+        self.mend()
+
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

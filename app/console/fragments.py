@@ -19,6 +19,7 @@ from app.console import format as fmt
 from app.console.closures_view import closures_view
 from app.console.console import Console
 from app.console.dispatcher_diagram import HEIGHT, WIDTH, diagrams
+from app.console.errors import NotFound
 from app.console.live import Fragment, LiveKey
 from app.console.waterline import UNITS, ZERO_X, waterline
 from app.health.facts import capital
@@ -129,8 +130,11 @@ def clusters_context(console: Console, sight: Sight) -> Context:
 
 
 def node_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
+    """Raises NotFound for a member that is forgotten, so that its open page asks again and says so."""
     context = node_context(console.group_view(key.cluster_id or ""), key.node_id or "", key.role)
-    return [Fragment("", _templates["env"].get_template("_node.html").render(context))] if context else []
+    if context is None:
+        raise NotFound(f"{key.node_id} is no member of this group.", title="Unknown node")
+    return [Fragment("", _templates["env"].get_template("_node.html").render(context))]
 
 
 def node_context(view: GroupView, node_id: str, role: str) -> Context | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from app.console.live import LiveKey
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup
 
@@ -76,5 +77,30 @@ def test_a_new_members_address_waits_where_a_token_would_go_there(tmp_path: Path
             await kit.until(lambda: "n3" in watch.pollers)
             await kit.until(lambda: watch.pollers["n3"].sample.waiting_url == group.nodes["n3"].url)
             assert not [one for one in group.requests if one.url.port == 8434]
+
+    run(work())
+
+
+def test_the_open_page_of_a_member_that_is_forgotten_ends(tmp_path: Path) -> None:
+    """It asks again then, and shows that there is no such member; a stream that only beats would leave it stale."""
+
+    async def work() -> None:
+        group = FakeGroup(4)
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+
+            async def alive() -> bool:
+                return True
+
+            stream = kit.app.state.hub.stream(LiveKey("node", "demo", "n3", "viewer"), alive)
+            assert b"live-node" in await anext(stream)
+            group.members = set(MEMBERS)
+            group.nodes["n3"].alive = False
+            async with asyncio.timeout(60):
+                while await anext(stream, None) is not None:
+                    pass
+            person = await kit.person()
+            for path in ("/clusters/demo/nodes/n3", "/live/node/snapshot?cluster=demo&node=n3"):
+                assert (await person.get(path)).status_code == 404
 
     run(work())

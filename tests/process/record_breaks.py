@@ -4,9 +4,9 @@
     python -m tests.process.record_breaks tests/unit/prometheus_series.json SMALL_DISK
 
 Takes about a quarter of an hour. The second adds what only a disk of its own can show: SMALL_DISK is a directory on a
-small file system, such as a tmpfs of 600 MB, which is filled. Each break is a timeline of its own that begins in quiet;
-between two of them the demo is waited for until all is well again. Kept are the families that the rules name, by
-target; None is a failed scrape.
+small file system, such as a tmpfs of 600 MB, which is filled. What was recorded of other breaks stays. Each break is a
+timeline of its own that begins in quiet; between two of them the demo is waited for until all is well again. Kept are
+the families that the rules name, by target; None is a failed scrape.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ RULES: Final = ROOT / "docs/deploy/prometheus/quorumscope.rules.yml"
 INTERVAL_S: Final = 5
 QUIET_SCRAPES, BROKEN_SCRAPES = 4, 14
 LEFT_SHARE: Final = 0.12
+NO_FILE_SHARE: Final = 0.04  # left: too little for another data file of the log
+BODY_BYTES, BODIES_MAX = 1_000_000, 500
 LINE: Final = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$")
 Scrape = dict[str, float] | None
 
@@ -114,11 +116,17 @@ class Recorder:
 
     # --- the breaks -------------------------------------------------------------------------------------------------
     def follower(self) -> Any:
+        return self.member("FOLLOWER")
+
+    def leader(self) -> Any:
+        return self.member("LEADER")
+
+    def member(self, role: str) -> Any:
         for one in self.state.members:
             found = self.scrape(one.control_url) or {}
-            if found.get('quorumscope_role{role="FOLLOWER"}') == 1:
+            if found.get(f'quorumscope_role{{role="{role}"}}') == 1:
                 return one
-        raise SystemExit("no follower")
+        raise SystemExit(f"no {role}")
 
     def again_and_again(self, what: str) -> Callable[[int], None]:
         """Such a break ends by itself after half a minute."""
@@ -197,19 +205,40 @@ class Recorder:
         self.demo.wait(60)
 
     # --- on a disk of its own ---------------------------------------------------------------------------------------
-    def filled(self, number: int) -> None:
-        """Something else than the group takes most of the disk: what is left is below the rule's share, and above the
-        share at which writes are refused."""
+    def fill(self, left_share: float) -> None:
+        """Something else than the group takes most of the disk: what is left of it is this share."""
+        disk = os.statvfs(self.folder)
+        taken = disk.f_bavail - int(disk.f_blocks * left_share)
+        with (self.folder / "somebody-elses").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, taken * disk.f_frsize)
+
+    def nearly_full(self, number: int) -> None:
+        """Below the rule's share, with room for another data file."""
+        if number == 0:
+            self.fill(LEFT_SHARE)
+
+    def full(self, number: int) -> None:
+        """No room for another data file, and the ones that there are written to their ends."""
         if number:
             return
-        disk = os.statvfs(self.folder)
-        left = disk.f_bavail - int(disk.f_blocks * LEFT_SHARE)
-        with (self.folder / "somebody-elses").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, left * disk.f_frsize)
+        self.fill(NO_FILE_SHARE)
+        for _ in range(BODIES_MAX):
+            answer = httpx2.post(
+                f"{self.leader().control_url}/api/v1/entries", content=bytes(BODY_BYTES), timeout=10, trust_env=False,
+                headers={"content-type": "application/octet-stream"},
+            )  # fmt: skip
+            if answer.status_code != 200:
+                return
+        raise SystemExit("the disk was not full")
 
     def record_disk(self) -> dict[str, dict[str, list[Scrape]]]:
-        self.wait_until_well()
-        return {"disk nearly full": self.timeline(self.filled)}
+        found: dict[str, dict[str, list[Scrape]]] = {}
+        for name, breaking in (("disk nearly full", self.nearly_full), ("disk full", self.full)):
+            self.wait_until_well()
+            print(name, file=sys.stderr, flush=True)
+            found[name] = self.timeline(breaking)
+            (self.folder / "somebody-elses").unlink()
+        return found
 
 
 def main() -> None:
@@ -220,7 +249,7 @@ def main() -> None:
             breaks = recorder.record() if small_disk is None else recorder.record_disk()
         finally:
             recorder.close()
-    known = {} if small_disk is None else json.loads(out.read_text())["breaks"]
+    known = json.loads(out.read_text())["breaks"] if out.exists() else {}
     out.write_text(written(breaks, known))
 
 

@@ -62,9 +62,13 @@ def restore_database(source: Path, file: File, target: Path, *, keep_tokens: boo
     make_directory(target.parent)
     part = target.with_name(f"{target.name}.restoring")
     part.unlink(missing_ok=True)
-    _copy(source / file.name, part)
-    revoked = _end_logins(part, keep_tokens)
-    os.replace(part, target)
+    try:
+        _copy(source / file.name, part)
+        revoked = _end_logins(part, keep_tokens)
+        os.replace(part, target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     sync_directory(target.parent)
     return revoked
 

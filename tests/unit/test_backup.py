@@ -17,9 +17,9 @@ from node.protocol.group_members import GroupMembers, members_in
 from node.store.backup import manifest as manifests
 from node.store.backup import pieces
 from node.store.backup.manifest import BackupDamaged, Manifest, hold, read_manifest
-from node.store.backup.restoring import Birth, restore_member, voters_of
+from node.store.backup.restoring import Birth, alone_at, restore_member, voters_of
 from node.store.backup.trial import try_restore
-from node.store.errors import StoreRefused
+from node.store.errors import StoreError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.hard_state import read_hard_state
 from node.store.files.identity import Base
@@ -394,3 +394,37 @@ def test_manifests_that_cannot_be_are_refused(tmp_path: Path) -> None:
         read_manifest(tmp_path / "b")
     path.write_bytes(pack_sealed_json(value))
     assert isinstance(read_manifest(tmp_path / "b"), Manifest)
+
+
+@pytest.mark.parametrize("fails", ["refused", "damaged", "small disk"])
+@pytest.mark.parametrize("is_group", [True, False])
+def test_a_restore_that_ends_in_an_error_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, is_group: bool
+) -> None:
+    """It left a whole copy of the log under a name that `ls` does not show."""
+    make_member(tmp_path / "a").close()
+    made = back_up(tmp_path / "a", tmp_path / "b")
+    log = made.log
+    assert log is not None
+    if fails == "refused":
+        made = replace(made, log=replace(log, pieces=()))
+    elif fails == "damaged":
+        flip(next((tmp_path / "b").rglob(log.pieces[-1].name)), 100)
+    else:
+        monkeypatch.setattr("node.store.files.platform.OsPlatform.space_left_bytes", lambda _self, _path: 1000)
+    place = tmp_path / "place"
+    target = place / "new"
+    with pytest.raises(StoreError), alone_at(target, is_group=is_group):
+        (new_group if is_group else old_member)(tmp_path / "b", made, target)
+    assert not list(tmp_path.rglob(".restoring*")) and not target.exists()
+
+
+def test_a_restore_removes_what_one_that_was_killed_left(tmp_path: Path) -> None:
+    make_member(tmp_path / "a").close()
+    made = back_up(tmp_path / "a", tmp_path / "b")
+    for left in (tmp_path / ".restoring-new/n0", tmp_path / "m/.restoring/dledger-n1"):
+        left.mkdir(parents=True)
+        (left / "half").write_bytes(b"x")
+    new_group(tmp_path / "b", made, tmp_path / "new")
+    old_member(tmp_path / "b", made, tmp_path / "m")
+    assert not list(tmp_path.rglob(".restoring*"))

@@ -258,6 +258,7 @@ def alone_at(target: Path, *, is_group: bool, platform: Platform = OS) -> Iterat
     Beside the directory of a group, which is put in place whole; in that of a member, whose parent may be anybody's.
     """
     place, name = (target.parent, f"{STAGE}-{target.name}.lock") if is_group else (target, LOCK)
+    is_new = not platform.exists(place)
     make_directory(place, platform)
     path = place / name
 
@@ -273,6 +274,21 @@ def alone_at(target: Path, *, is_group: bool, platform: Platform = OS) -> Iterat
     finally:
         platform.unlink(path)
         lock.release()
+        if is_new and not platform.names(place):  # nothing was restored
+            platform.remove_tree(place)
+
+
+@contextmanager
+def _staged(stage: Path, platform: Platform) -> Iterator[None]:
+    """A directory to write in. What an earlier restore to this target left there when it was killed goes first; where
+    this one ends in an error, nothing stays."""
+    platform.remove_tree(stage)
+    make_directory(stage, platform)
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        platform.remove_tree(stage)
+        raise
 
 
 def restore_member(
@@ -283,12 +299,11 @@ def restore_member(
     _refuse_filled(data, platform)
     _refuse_small_disk(data, log, 1, platform)
     stage = data / STAGE
-    platform.remove_tree(stage)
-    make_directory(stage, platform)
-    done = restore_store(source, log, stage / f"dledger-{node_id}", node_id, birth, platform)
-    note(data)
-    named = data / f"dledger-{node_id}"
-    platform.replace(stage / f"dledger-{node_id}", named)
+    with _staged(stage, platform):
+        done = restore_store(source, log, stage / f"dledger-{node_id}", node_id, birth, platform)
+        note(data)
+        named = data / f"dledger-{node_id}"
+        platform.replace(stage / f"dledger-{node_id}", named)
     sync_directory(data, platform)
     platform.remove_tree(stage)
     return replace(done, directory=named)
@@ -305,24 +320,22 @@ def restore_group(
         _refuse_filled(into, platform)
     make_directory(into.parent, platform)
     stage = into.parent / f"{STAGE}-{into.name}"
-    platform.remove_tree(stage)
-    make_directory(stage, platform)
-    _refuse_small_disk(stage, log, len(birth.voters), platform)
     done: dict[str, Restored] = {}
-    for node_id in birth.voters:
-        make_directory(stage / node_id, platform)
-        directory = stage / node_id / f"dledger-{node_id}"
-        done[node_id] = restore_store(source, log, directory, node_id, birth, platform)
-        note(stage / node_id)
-        sync_directory(stage / node_id, platform)
-    try:
-        platform.replace(stage, into)
-    except OSError as error:
-        platform.remove_tree(stage)
-        raise StoreRefused(
-            f"{into} cannot be put in place ({error.strerror or error}): name a directory that is not there yet, or"
-            " restore one member at a time with --id ID --group-token TOKEN"
-        ) from error
+    with _staged(stage, platform):
+        _refuse_small_disk(stage, log, len(birth.voters), platform)
+        for node_id in birth.voters:
+            make_directory(stage / node_id, platform)
+            directory = stage / node_id / f"dledger-{node_id}"
+            done[node_id] = restore_store(source, log, directory, node_id, birth, platform)
+            note(stage / node_id)
+            sync_directory(stage / node_id, platform)
+        try:
+            platform.replace(stage, into)
+        except OSError as error:
+            raise StoreRefused(
+                f"{into} cannot be put in place ({error.strerror or error}): name a directory that is not there yet, or"
+                " restore one member at a time with --id ID --group-token TOKEN"
+            ) from error
     sync_directory(into.parent, platform)
     return [replace(one, directory=into / node_id / f"dledger-{node_id}") for node_id, one in done.items()]
 

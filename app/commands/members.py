@@ -240,8 +240,10 @@ def change(
     refused = before.get("refused")
     if fields["kind"] == "add" and not refused:
         before["diskFreeBytes"] = run_async(lambda: disk_of(target, fields["memberId"], fields["address"]))
+    if fields["kind"] == "address" and not refused:
+        before |= run_async(lambda: move_of(target, fields["memberId"], fields["address"]))
     if dry_run:
-        known = {name: before.get(name) for name in (*PREFLIGHT, "diskFreeBytes")}
+        known = {name: before.get(name) for name in (*PREFLIGHT, "diskFreeBytes", *MOVE)}
         show_json({"would": words, **known}) if as_json else show_lines(preflight(words, before))
         return Exit.FINDING if refused else Exit.FINE
     for line in preflight(words, before):
@@ -256,7 +258,7 @@ def change(
         names = ("code", "index", "term", "appended", "leaderId", "detail")
         show_json({"changed": done, **{name: ended.get(name) for name in names}})
     elif done:
-        show(f"changed: entry {ended.get('index')} is committed" + follows(fields))
+        show(f"changed: entry {ended.get('index')} is committed" + follows(fields, before.get("wasAt")))
     else:
         show(f"not changed: {ended.get('detail') or ended.get('code')}")
     if done:
@@ -264,6 +266,7 @@ def change(
     return Exit.UNKNOWN_OUTCOME if ended.get("appended") == "unknown" else Exit.FINDING
 
 
+MOVE: Final = ("memberId", "answersThere", "wasAt")
 PREFLIGHT: Final = ("refused", "before", "after", "lagEntries", "lagBytes", "catchUpSAtMost", "needsDiskBytes")
 
 
@@ -289,6 +292,8 @@ def preflight(words: str, known: dict[str, Any]) -> list[str]:
         else:
             short = "" if needs is None or needs < free else ": TOO LITTLE for this log"
             lines.append(f"  its disk has {free:,} bytes free{short}")
+    if "answersThere" in known:
+        lines.append(f"  {there_words(known)}")
     if known.get("refused"):
         lines.append(f"  refused: {known['refused'].get('detail')}")
     return lines
@@ -299,7 +304,18 @@ def confirmed(words: str) -> bool:
     return sys.stdin.isatty() and typer.confirm(f"{words}?", err=True)
 
 
-def follows(fields: dict[str, Any]) -> str:
+def there_words(known: dict[str, Any]) -> str:
+    """Who answers at the address that a member is to have: all others look for it there from then on, nowhere else."""
+    member, other = known["memberId"], known["answersThere"]
+    if other == member:
+        return "it answers there"
+    found = f"{member} does not answer there" if other is None else f"{other} answers there, not {member}"
+    return f"{found}: THE OTHERS LOSE {member} until it does, and it counts for no quorum"
+
+
+def follows(fields: dict[str, Any], was_at: str | None = None) -> str:
+    if fields["kind"] == "address" and was_at:
+        return f"; `quorumscope members address {fields['memberId']} {was_at}` takes it back"
     if fields["kind"] != "add" or not fields.get("promote", True):
         return ""
     leaves = f", and {fields['replaces']} leaves then" if fields.get("replaces") else ""
@@ -308,15 +324,28 @@ def follows(fields: dict[str, Any]) -> str:
 
 async def disk_of(target: Target, member_id: str, address: str) -> int | None:
     """How much room a new member has, as it says itself; None where it does not answer there."""
+    state = await state_at(target, member_id, address)
+    return None if state is None or state.disk is None else state.disk.free_bytes
+
+
+async def move_of(target: Target, member_id: str, address: str) -> dict[str, Any]:
+    """Who answers at the address that a member is to have (None: nobody), and which one it has by its leader."""
+    state = await state_at(target, member_id, address)
+    items = (await ask_members(target)).items or ()
+    was_at = next((one.address for one in items if one.id == member_id), None)
+    return dict(zip(MOVE, (member_id, None if state is None else state.self_id, was_at), strict=True))
+
+
+async def state_at(target: Target, member_id: str, address: str) -> StateView | None:
+    """What whoever listens there says of itself; None where nobody does."""
     client = replace_in(target, peers={member_id: address}).client(NEW_MEMBER_S)
     try:
         async with asyncio.timeout(NEW_MEMBER_S):
-            state = read(StateView, await client.introspect(member_id, "state"))
+            return read(StateView, await client.introspect(member_id, "state"))
     except (TimeoutError, LedgerError, OSError, ValueError):
         return None
     finally:
         await client.close()
-    return None if state.disk is None else state.disk.free_bytes
 
 
 async def ask(target: Target, fields: dict[str, Any]) -> dict[str, Any]:

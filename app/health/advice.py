@@ -49,7 +49,8 @@ START: Final = Advice(
 )
 NETWORK: Final = Advice(
     "frames between {node} and {leader} do not pass, or pass one way only; `links` in the state says who hears whom",
-    "look at the network between {node} and {leader}, both ways; it is well when this ends with 0",
+    "look at the network between {node} and {leader}, both ways, and whether {node} is where `quorumscope members list`"
+    " says (`members address` changes that); it is well when this ends with 0",
     "a-member-is-cut-off",
     heals=True,
 )

@@ -26,6 +26,8 @@ class ScriptedMember:
     silent: bool = False
     code: int = 200
     appended: int = 0
+    sends_to: str | None = None  # it does not lead any more, and names who does
+    refused: int = 0
     address: str = ""
     connections: list[Connection] = field(default_factory=list)
 
@@ -42,6 +44,18 @@ class ScriptedMember:
             return
         if frame.code == RequestCode.METADATA:
             connection.answer(frame, dump({"code": self.code, "group": "g", "leaderId": self.says, "term": -1}))
+        elif frame.code == RequestCode.FAST_APPEND and self.sends_to is not None:
+            self.refused += 1
+            refused = AppendAnswer(
+                ResponseCode.NOT_LEADER,
+                -1,
+                -1,
+                1,
+                AppendedByte.NOT_APPENDED,
+                leader_id=self.sends_to,
+                detail="it follows",
+            )
+            connection.answer(frame, encode_append_answer(refused))
         elif frame.code == RequestCode.FAST_APPEND:
             self.appended += 1
             index = self.appended
@@ -139,6 +153,31 @@ async def ask_the_one_that_led() -> None:
         await client.close()
         await slow.close()
         await new.close()
+
+
+async def follow_the_leadership(named: str) -> tuple[ScriptedMember, ScriptedMember]:
+    """Of an append that the old leader refuses, naming somebody; another one follows."""
+    old, new = ScriptedMember("a"), ScriptedMember("a")
+    async with AsyncExitStack() as stack:
+        for member in (old, new):
+            await member.listen()
+            stack.push_async_callback(member.close)
+        client = LedgerClient({"a": old.address, "b": new.address}, group="g", deadline_s=10)
+        stack.push_async_callback(client.close)
+        await client.append(b"first")
+        assert old.appended == 1
+        old.says = new.says = "b"
+        old.sends_to = named
+        await client.append(b"second")
+        await client.append(b"third")
+    return old, new
+
+
+@pytest.mark.parametrize("named", ["b", "", "nobody that it knows"])
+def test_an_append_that_a_former_leader_refuses_goes_on_at_the_new_one(named: str) -> None:
+    """Once for each client, and not for each append."""
+    old, new = asyncio.run(follow_the_leadership(named))
+    assert (old.appended, old.refused, new.appended) == (1, 1, 2)
 
 
 def test_who_asks_one_member_is_not_sent_away_where_another_leads() -> None:

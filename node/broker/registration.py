@@ -174,7 +174,7 @@ class Registrar:
     ) -> None:
         """Until the connection ends. Raises OSError; EOFError, CommandError and HeaderError of an answer."""
         said_s, opaque = float("-inf"), 0
-        while not reader.at_eof():
+        while not (reader.at_eof() or writer.is_closing()):  # the latter where it ended with an error
             now_s = time.monotonic()
             every_s = WANTED_EVERY_S if self._wanted is not None and self._wanted.is_lost else EVERY_S
             if self._own.is_known and (changed.is_set() or now_s >= said_s + every_s):

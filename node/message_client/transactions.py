@@ -7,7 +7,8 @@
         await producer.send_transaction(OutgoingMessage("Flights", b"...", keys=("N123",)), book)
 
 The broker stores the message where no consumer sees it; then `book()` is called, and its decision ends the transaction.
-Where that does not reach the broker, or the decision is UNKNOWN, the master asks for it later, whichever it is then.
+Where that does not reach the broker, or the decision is UNKNOWN, the master asks for it later, whichever it is then:
+slaves hear of this producer as well, and who is master is asked for anew at each heartbeat.
 
 Invariants: nothing is done before the message is stored; if `book()` raises, the transaction is rolled back; what
 brokers ask is bounded, and a check that fails decides nothing.
@@ -41,6 +42,8 @@ from node.rocketmq.headers import CheckTransactionRequest, EndTransactionRequest
 HEARTBEAT_EVERY_S: Final = 5.0
 AGAIN_S: Final = 0.2
 ANSWER_WITHIN_S: Final = 5.0
+BEAT_WITHIN_S: Final = 2.0
+ELSEWHERE: Final = (Answer.SLAVE_NOT_AVAILABLE, Answer.SERVICE_NOT_AVAILABLE, Answer.SYSTEM_BUSY)
 CHECKS_MAX: Final = 256  # under way; a broker asks again for the others
 
 
@@ -83,12 +86,15 @@ class TransactionProducer:
 
     async def __aexit__(self, *_error: object) -> None:
         await self._background.stop()
-        said = write_header(UnregisterClientRequest(self.client_id, self._group))
-        for address in await self._masters():
-            with contextlib.suppress(Unavailable):  # it notices by itself that this client is gone
-                await self._routes.link(address).ask(Request.UNREGISTER_CLIENT, said, b"", ANSWER_WITHIN_S)
+        masters, slaves = await self._brokers()
+        await asyncio.gather(*(self._leave(one) for one in masters | slaves))
         await self._routes.close()
         await self._producer.close()
+
+    async def _leave(self, address: str) -> None:
+        said = write_header(UnregisterClientRequest(self.client_id, self._group))
+        with contextlib.suppress(Unavailable):  # it notices by itself that this client is gone
+            await self._routes.link(address).ask(Request.UNREGISTER_CLIENT, said, b"", BEAT_WITHIN_S)
 
     async def send_transaction(
         self, message: OutgoingMessage, work: Callable[[], Awaitable[Decision]]
@@ -110,21 +116,33 @@ class TransactionProducer:
         """Whether the master has it now."""
         if decision is Decision.UNKNOWN:
             return False
-        with contextlib.suppress(ClientError, MessageFormatError):
+        with contextlib.suppress(MessageFormatError, TimeoutError):
             place = parse_message_id(half.message_id)[1]
             header = EndTransactionRequest(
                 self._group, half.queue_offset, place, int(decision), False, half.message_id
             )  # fmt: skip
-            route = await self._routes.of(topic, make=True)
-            at = next((one.address for one in route.write if one.broker_name == half.broker_name), None)
-            return at is not None and await self._end_at(at, header)
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                while (code := await self._ended_by(topic, half.broker_name, header)) in ELSEWHERE:
+                    self._routes.forget(topic)
+                    await asyncio.sleep(AGAIN_S)
+                return code == Answer.SUCCESS
         return False
 
-    async def _end_at(self, address: str, header: EndTransactionRequest) -> bool:
-        """Raises Unavailable."""
+    async def _ended_by(self, topic: str, broker_name: str, header: EndTransactionRequest) -> int:
+        """What the master of that broker answers; SLAVE_NOT_AVAILABLE where there is none now. However often it is
+        asked, a transaction ends once."""
+        with contextlib.suppress(ClientError):
+            route = await self._routes.of(topic, make=True)
+            at = next((one.address for one in route.write if one.broker_name == broker_name), None)
+            if at is not None:
+                return await self._end_at(at, header)
+        return Answer.SLAVE_NOT_AVAILABLE
+
+    async def _end_at(self, address: str, header: EndTransactionRequest) -> int:
+        """The answer's code. Raises Unavailable."""
         fields = write_header(header)
         answer = await self._routes.link(address).ask(Request.END_TRANSACTION, fields, b"", ANSWER_WITHIN_S)
-        return answer.code == Answer.SUCCESS
+        return answer.code
 
     # --- what brokers ask -------------------------------------------------------------------------------------------
     def _asked(self, address: str, command: Command) -> None:
@@ -159,26 +177,30 @@ class TransactionProducer:
         """To be asked about its transactions also before the first send: by a process that began anew."""
         self._know(topic)
 
-    async def _masters(self) -> set[str]:
-        found: set[str] = set()
+    async def _brokers(self) -> tuple[set[str], set[str]]:
+        """Addresses of the masters and of the slaves, as name servers know them now."""
+        masters, slaves = set[str](), set[str]()
         for topic in self._topics:
+            self._routes.forget(topic)
             with contextlib.suppress(Unavailable):
-                found |= {one.address for one in (await self._routes.of(topic, make=True)).write}
-        return found
+                route = await self._routes.of(topic, make=True)
+                masters |= {one.address for one in route.write}
+                slaves |= set(route.slaves)
+        return masters, slaves
 
     async def _beat_on(self) -> None:
-        """Brokers know a group's producers by their heartbeats."""
+        """Brokers know a group's producers by their heartbeats, and the next master from when it was a slave."""
         said = Heartbeat(self.client_id, (self._group,), ()).encode()
         while True:
             self._new_topic.clear()
-            masters = await self._masters()
-            gone = not masters and bool(self._topics)
-            for address in masters:
-                try:
-                    await self._routes.link(address).ask(Request.HEART_BEAT, None, said, ANSWER_WITHIN_S)
-                except Unavailable:
-                    gone = True
-            for topic in self._topics if gone else ():
-                self._routes.forget(topic)
+            masters, slaves = await self._brokers()
+            heard = await asyncio.gather(*(self._beat(one, said) for one in (*masters, *slaves)))
+            gone = (not masters and bool(self._topics)) or not all(heard[: len(masters)])
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._new_topic.wait(), AGAIN_S if gone else HEARTBEAT_EVERY_S)
+
+    async def _beat(self, address: str, said: bytes) -> bool:
+        with contextlib.suppress(Unavailable):
+            await self._routes.link(address).ask(Request.HEART_BEAT, None, said, BEAT_WITHIN_S)
+            return True
+        return False

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import uvloop
 
 from node.broker import registration
 from node.broker.registration import OwnRegistration, Registrar
@@ -179,6 +183,37 @@ def test_name_servers_hear_of_a_role_and_of_none_before_the_first_though_one_of_
                 server.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("loop_of", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_name_server_that_resets_its_connections_is_registered_at_again(
+    loop_of: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream that ends with an error has no end: nothing was sent to it any more, or an error came of it."""
+
+    async def story() -> None:
+        dialled: list[asyncio.StreamWriter] = []
+
+        async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            dialled.append(writer)
+            await reader.read(1)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+
+        server = await asyncio.start_server(resets, "127.0.0.1", 0)
+        context, role = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000), Role()
+        role.broker_id, role.term = 0, 1
+        at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        registrar = Registrar(OwnRegistration(context, role), Registry(), [at])
+        try:
+            await until(lambda: len(dialled) >= 3)
+        finally:
+            registrar.close()
+            server.close()
+        assert not caplog.records
+
+    with asyncio.Runner(loop_factory=loop_of) as runner:
+        runner.run(story())
 
 
 def test_topics_that_strangers_make_cost_what_they_are_and_not_what_all_of_them_are(

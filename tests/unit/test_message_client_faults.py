@@ -289,6 +289,58 @@ def test_a_transaction_is_ended_at_the_broker_that_has_its_half() -> None:
     asyncio.run(story())
 
 
+def test_a_transaction_is_ended_where_the_master_is_now_and_slaves_know_its_producer() -> None:
+    """The old master, alive and a slave now, was asked for as long as the route was kept; the new one gave transactions
+    up whose producer it had not heard of."""
+
+    async def story() -> None:
+        got: list[tuple[str, int]] = []
+        master = "one"
+
+        def broker(name: str) -> Mapping[int, Handler]:
+            def send(_call: Call) -> Reply:
+                return Reply(0, {"msgId": "7F00000100002A9F0000000000000010", "queueId": "0", "queueOffset": "3"})
+
+            def end(_call: Call) -> Reply:
+                got.append((name, Request.END_TRANSACTION))
+                return Reply(0 if name == master else 11, None, "Message store is slave mode")
+
+            def beat(_call: Call) -> Reply:
+                got.append((name, Request.HEART_BEAT))
+                return Reply()
+
+            return {Request.SEND_MESSAGE_V2: send, Request.END_TRANSACTION: end, Request.HEART_BEAT: beat}
+
+        async def commit() -> Decision:
+            nonlocal master
+            master = "two"
+            return Decision.COMMIT
+
+        async def unknown(_record: MessageRecord) -> Decision:
+            return Decision.UNKNOWN
+
+        async with serving(broker("one")) as one, serving(broker("two")) as two:
+
+            def route(_call: Call) -> Reply:
+                at = {"0": one, "1": two} if master == "one" else {"0": two, "1": one}
+                queue = {"brokerName": "b", "perm": 6, "readQueueNums": 1, "topicSysFlag": 0, "writeQueueNums": 1}
+                broker = {"brokerAddrs": at, "brokerName": "b", "cluster": "c"}
+                return Reply(body=dump({"brokerDatas": [broker], "queueDatas": [queue]}))
+
+            async with (
+                serving({Request.GET_ROUTEINFO_BY_TOPIC: route}) as names,
+                TransactionProducer([names], "P", unknown) as producer,
+            ):
+                producer.watch("T")
+                await until(lambda: {("one", Request.HEART_BEAT), ("two", Request.HEART_BEAT)} <= set(got))
+                ended = await producer.send_transaction(OutgoingMessage("T", b"x"), commit)
+                assert ended.is_ended
+        ends = [name for name, code in got if code == Request.END_TRANSACTION]
+        assert ends[-1] == "two" and set(ends[:-1]) <= {"one"}
+
+    asyncio.run(story())
+
+
 # --- a consumer -------------------------------------------------------------------------------------------------------
 def record_at(offset: int) -> Any:
     """All that a consumer looks at."""

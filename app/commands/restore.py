@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,7 @@ from node.protocol.peers import MEMBER_ID
 from node.state_machine.kind import SHIPPED
 
 Json = dict[str, Any]
+GAP: Final = "HOST:PORT"  # of an address that nobody here knows
 
 
 def restore(
@@ -116,7 +117,8 @@ def _group(
         "id": one_id, "group": group, "token": token, "voters": voters,
     }  # fmt: skip
     result = _restored(order, log) | {"group": group, "group_token": token, "voters": voters}
-    starts = {one["node_id"]: _start(one, group, log, voters, addresses) for one in result["restored"]}
+    known = addresses or dict(log.peers)
+    starts = {one["node_id"]: _start(one, group, log, voters, known) for one in result["restored"]}
     result |= {"start": starts}
     if as_json:
         show_json(result)
@@ -125,6 +127,9 @@ def _group(
     show(f"its token: {token} (for the other members of a restore with --id; then never again)")
     show("move each directory to its member's machine, then start all of them, without --init:")
     show_lines(f"  {line}" for line in starts.values())
+    if not addresses and any(known.get(one) for one in voters):
+        show("at the addresses of the group that was backed up: where that one still runs, name others with --peers")
+    _say_gaps(starts.values())
     return Exit.FINE
 
 
@@ -152,10 +157,20 @@ def _member(directory: Path, into: Path, as_id: str, addresses: Mapping[str, str
     _say_restored(result, f"{as_id} of group {log.group}; it has no vote until it holds what the group has since", log)
     show(
         "start it, without --init"
-        + (f", and add it: quorumscope members add {as_id} {addresses.get(as_id, 'HOST:PORT')}" if is_new else "")
+        + (f", and add it: quorumscope members add {as_id} {addresses.get(as_id, GAP)}" if is_new else "")
     )
     show(f"  {line}")
+    _say_gaps([line])
     return Exit.FINE
+
+
+def _say_gaps(lines: Iterable[str]) -> None:
+    """What to put in place of what no back-up knows."""
+    words = [word for line in lines for word in shlex.split(line)]
+    if any(f"-{GAP}" in word for word in words):
+        show(f"{GAP}: the back-up does not say where these members are reached; restore with --peers prints it")
+    if GAP in words:
+        show(f"--broker {GAP}: where that member's broker is to listen for RocketMQ's clients")
 
 
 def _log_of(directory: Path) -> tuple[Path, Any]:
@@ -185,12 +200,12 @@ def _start(
     one: Mapping[str, Any], group: str, log: Any, members: list[str], addresses: Mapping[str, str], join: bool = False
 ) -> str:
     """What starts that member, as far as the back-up knows."""
-    peers = ";".join(f"{member}-{addresses.get(member) or 'HOST:PORT'}" for member in members)
+    peers = ";".join(f"{member}-{addresses.get(member) or GAP}" for member in members)
     words = ["quorumscope", "node", *(["--join"] if join else []), "--id", one["node_id"], "--group", group]
     words += ["--data", str(Path(one["directory"]).parent), "--peers", peers]
     words += ["--flush", log.flush] if log.flush not in ("", "sync") else []
     if log.kind == BROKER_NAME:
-        words += ["--broker", "HOST:PORT"]
+        words += ["--broker", GAP]
     elif log.kind != PLAIN_NAME:
         # Of one that does not ship the kind is its class's name in small letters: who wrote it knows where it is.
         words += ["--state-machine", log.kind if log.kind in SHIPPED else "PACKAGE.MODULE:CLASS"]

@@ -7,6 +7,7 @@ import os
 import shlex
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from app.command_line import run
 from app.commands.backup import Job
 from node.snapshots.directory import SnapshotMeta, SnapshotWriter, newest_index
 from node.store.backup.command import carry_out
-from node.store.backup.manifest import read_manifest
+from node.store.backup.manifest import read_manifest, write_manifest
 from node.store.errors import StoreError
 from node.store.files.os_files import pack_sealed_json, read_sealed_json
 from tests.unit.backup_kit import add, commit_all, make_member
@@ -103,6 +104,25 @@ def test_a_restore_says_what_it_begins_with(tmp_path: Path, member: Path, capsys
     command(capsys, "backup", tmp_path / "b", "--data", member)
     assert run(["restore", str(tmp_path / "b"), "--into", str(tmp_path / "n1"), "--as", "n1", "--peers", PEERS]) == 0
     assert "restore: writing and checking 20 entries" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_process")
+def test_what_starts_a_new_group_runs_as_it_is_printed_where_the_addresses_are_known(
+    tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A back-up over HTTP names the members' addresses; what is not known is said below the commands."""
+    command(capsys, "backup", tmp_path / "b", "--data", member)
+    made = read_manifest(tmp_path / "b")
+    assert made is not None and made.log is not None
+    for peers, says in (
+        ({"n0": "a:1", "n1": "b:2"}, "where that one still runs, name others with --peers"),
+        ({"n0": "", "n1": ""}, "HOST:PORT: the back-up does not say where these members are reached"),
+    ):
+        write_manifest(tmp_path / "b", replace(made, log=replace(made.log, peers=peers)))
+        into = tmp_path / f"new{len(says)}"
+        assert run(["restore", str(tmp_path / "b"), "--into", str(into), "--group", "x"]) == 0
+        out = capsys.readouterr().out
+        assert says in out and ("--peers 'n0-a:1;n1-b:2'" in out) is ("HOST:PORT" not in out) is bool(peers["n0"])
 
 
 @pytest.mark.usefixtures("no_process")

@@ -109,6 +109,8 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
     judged = view.model_copy(
         update={"problems": tuple(ordered), "unproven": tuple(proof(facts)), "pending": pending},
     )
+    proven = not (judged.unproven or pending) and worst(ordered) == "ok"
+    recall.forget_what_is_over(judged, proven=proven)
     recall.openings.observe(judged, EXPLAINS, now)
     return judged
 

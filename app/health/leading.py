@@ -27,7 +27,9 @@ def nobody_answers(facts: Facts) -> Iterator[Finding]:
         yield Finding("engines_silent", UNKNOWN, text, since=max(since, default=None))
     elif any(engine_silent(one) for one in facts.members):
         return  # each is named, by what it is that does not answer
-    elif all(one.reach == "never" and not was_reached(facts, one) for one in facts.members):
+    elif facts.recall.began_before("all_silent:") is None and all(
+        one.reach == "never" and not was_reached(facts, one) for one in facts.members
+    ):
         text = "No control plane of this group has answered yet, for {age}" + why_silent(facts)
         yield Finding("never_reached", UNKNOWN, text)
     else:

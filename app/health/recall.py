@@ -24,6 +24,10 @@ TREND_S = 3.0
 TREND_WINDOW_S = 10.0
 ELECTION_S = 4.0
 SETTLED_S = 10.0
+# Of the group, and over where a leader is known and the quorum stands.
+WITHOUT_QUORUM = frozenset(
+    {"quorum_lost:", "no_leader:", "leader_out_of_sight:", "all_silent:", "engines_silent:", "never_reached:"}
+)
 UNHEARD_MS = 1000  # pushes to whom the leader has not heard for so long are sent again, of course
 
 
@@ -127,6 +131,14 @@ class Recall:
     def forget_beginnings(self) -> None:
         """Of what was not seen again."""
         self.began = {key: at for key, at in self.began.items() if key in self.first_seen}
+
+    def forget_what_is_over(self, view: GroupView, *, proven: bool) -> None:
+        """Beginnings of what is known to be over, so that the next time it begins anew; `proven`: all is well."""
+        if proven:
+            self.forget_beginnings()
+        elif view.leader_id is not None and view.quorum.stands:
+            over = WITHOUT_QUORUM - self.first_seen.keys()
+            self.began = {key: at for key, at in self.began.items() if key not in over}
 
     def move(self, step: ClockStep) -> None:
         """The wall clock was set."""

@@ -117,6 +117,41 @@ def test_a_console_that_begins_anew_does_not_say_that_a_member_was_never_reached
     assert one.since > rfc3339(T0), "another silence began later"
 
 
+def test_what_an_earlier_console_reported_and_this_one_saw_to_be_over_begins_anew() -> None:
+    """The console was killed right after a problem had ended, before it could keep that."""
+    story = Story()
+    earlier = T0 - timedelta(minutes=12)
+    story.recall.began = {"quorum_lost:": earlier, "replica_silent:n1": earlier}
+    assert story.look(2).severity == "ok"
+    for node_id in ("n1", "n2"):
+        story.node(node_id).alive, story.node(node_id).ack_ms = False, 9_000
+    problems = story.look(12).problems
+    assert {"quorum_lost", "replica_silent"} == {one.code for one in problems}
+    assert all(one.since >= rfc3339(T0) for one in problems), problems
+
+
+def test_a_quorum_that_was_lost_before_and_stands_is_lost_anew_though_a_member_is_still_away() -> None:
+    story = Story(starts={"n2": StartView(started_with="quorumscope node --id n2")})
+    earlier = T0 - timedelta(minutes=12)
+    story.recall.began = {"quorum_lost:": earlier, "replica_silent:n2": earlier}
+    story.node("n2").alive, story.node("n2").ack_ms = False, 9_000
+    (away,) = story.look(12).problems
+    story.node("n1").alive, story.node("n1").ack_ms = False, 9_000
+    since = {one.id: one.since for one in story.look(12).problems}
+    assert since["quorum_lost:"] >= rfc3339(T0)
+    assert away.since == since["replica_silent:n2"] == rfc3339(earlier), "what still stands began when it began"
+
+
+def test_a_group_that_was_silent_before_the_console_began_anew_was_reached() -> None:
+    """Also where its members do not say how they are started, so that nothing but the silence is kept of them."""
+    story = Story()
+    for node in story.group.nodes.values():
+        node.alive = False
+    story.recall.began["all_silent:"] = T0 - timedelta(minutes=12)
+    (one,) = story.look(12).problems
+    assert one.text.startswith("No control plane of this group has answered for 12 min"), one.text
+
+
 def test_a_group_is_silent_since_its_last_member_was_seen() -> None:
     """As its rows say, not since somebody noticed."""
     story = Story()

@@ -6,8 +6,8 @@ however many changed meanwhile: to say them costs as much as there are, and whoe
 A slave of a classic pair learns from the answer where its master listens for slaves (`MasterWanted`), as RocketMQ's do.
 
 Invariants: the master alone is registered as id 0, with its term as stateVersion, so that a name server keeps the
-newest master; a name server that hangs delays no other, for each has a task and a connection of its own, and no
-broker on the replicated log waits for an answer; nothing is registered before the first role.
+newest master; a name server that hangs delays no other, for each has a task and a connection of its own; a broker is
+registered where a name server has answered that it is; nothing is registered before the first role.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from node.name_service.registry import Registration, Registry, RegistryFull
 from node.protocol.entry import crc32
 from node.protocol.peers import split_address
 from node.rocketmq.bodies import DataVersion, TopicConfig
-from node.rocketmq.codes import FLAG_ONE_WAY, Answer, Request
+from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import PREFIX_BYTES, Command, CommandError, decode, encode, read_prefix
 from node.rocketmq.header_fields import HeaderError, read_header, write_header
 from node.rocketmq.headers import RegisterBrokerAnswer, RegisterBrokerRequest
@@ -65,6 +65,10 @@ class MasterWanted(Protocol):
         """Where a name server says that the master listens for slaves."""
 
 
+class NotRegistered(Exception):
+    """The name server refuses it."""
+
+
 class OwnRegistration:
     """What this broker says of itself now."""
 
@@ -95,7 +99,7 @@ class OwnRegistration:
             one.cluster, one.name, one.address, self.broker_id, ha, self.version, dict(self._context.topics.topics)
         )
 
-    def as_request(self, opaque: int, *, is_answered: bool = False) -> Command:
+    def as_request(self, opaque: int) -> Command:
         said = self.as_registration()
         topics = {name: topic.as_said() for name, topic in (said.topics or {}).items()}
         wrapper = bean(dataVersion=said.version.as_said(), topicConfigTable=topics)
@@ -103,8 +107,7 @@ class OwnRegistration:
         header = RegisterBrokerRequest(
             said.name, said.address, said.cluster, said.ha_address, said.broker_id, False, crc32(body) & _CRC_MASK
         )
-        flags = 0 if is_answered else FLAG_ONE_WAY
-        return Command(Request.REGISTER_BROKER, opaque, flags, write_header(header), None, body)
+        return Command(Request.REGISTER_BROKER, opaque, 0, write_header(header), None, body)
 
 
 class Registrar:
@@ -162,7 +165,7 @@ class Registrar:
                 continue
             try:
                 await self._register_over(address, reader, writer, changed)
-            except (OSError, EOFError, CommandError, HeaderError) as error:
+            except (OSError, EOFError, CommandError, HeaderError, NotRegistered) as error:
                 log.debug("%s: %s", address, error)
             finally:
                 self.registered_ms[address] = None
@@ -172,7 +175,8 @@ class Registrar:
     async def _register_over(
         self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, changed: asyncio.Event
     ) -> None:
-        """Until the connection ends. Raises OSError; EOFError, CommandError and HeaderError of an answer."""
+        """Until the connection ends. Raises OSError, also where nothing is answered in time; EOFError, CommandError and
+        HeaderError of an answer; NotRegistered."""
         said_s, opaque = float("-inf"), 0
         while not (reader.at_eof() or writer.is_closing()):  # the latter where it ended with an error
             now_s = time.monotonic()
@@ -180,12 +184,10 @@ class Registrar:
             if self._own.is_known and (changed.is_set() or now_s >= said_s + every_s):
                 changed.clear()
                 said_s, opaque = now_s, opaque + 1
-                writer.write(encode(self._own.as_request(opaque, is_answered=self._wanted is not None)))
-                await writer.drain()
-                if self._wanted is not None:
-                    answer = await asyncio.wait_for(_answer_of(reader, opaque), ANSWER_WITHIN_S)
-                    if answer.ha_server_addr and self._own.broker_id:
-                        self._wanted.learned(address, answer.ha_server_addr)
+                writer.write(encode(self._own.as_request(opaque)))
+                answer = await asyncio.wait_for(_answer_of(reader, opaque), ANSWER_WITHIN_S)
+                if self._wanted is not None and answer.ha_server_addr and self._own.broker_id:
+                    self._wanted.learned(address, answer.ha_server_addr)
                 self.registered_ms[address] = time.time_ns() // 1_000_000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), AGAIN_S)
@@ -196,9 +198,11 @@ class Registrar:
 
 
 async def _answer_of(reader: asyncio.StreamReader, opaque: int) -> RegisterBrokerAnswer:
-    """Raises OSError, EOFError, CommandError, HeaderError."""
+    """Raises OSError, EOFError, CommandError, HeaderError, NotRegistered."""
     while True:
         head = await reader.readexactly(PREFIX_BYTES)
         found = decode(head + await reader.readexactly(read_prefix(head)[0] - PREFIX_BYTES))
         if found.is_response and found.opaque == opaque:
-            return read_header(RegisterBrokerAnswer, found.fields if found.code == Answer.SUCCESS else {})
+            if found.code != Answer.SUCCESS:
+                raise NotRegistered(f"it answers {found.code}: {found.remark or ''}")
+            return read_header(RegisterBrokerAnswer, found.fields)

@@ -21,7 +21,9 @@ from node.name_service.__main__ import name_server
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
 from node.rocketmq.bodies import TopicConfig
-from node.rocketmq.codes import Request
+from node.rocketmq.codes import Answer, Request
+from node.rocketmq.dispatch import Call, Dispatcher, Reply
+from node.rocketmq.server import RemotingServer
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, client_of, engine_of, pull_fields, settings_of
 from tests.unit.client_wire import FakePeer
@@ -161,7 +163,8 @@ def test_name_servers_hear_of_a_role_and_of_none_before_the_first_though_one_of_
         context, role = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000), Role()
         context.topics.put(TopicConfig("T" * 100, 4, 4))
         own = Registry()
-        registrar = Registrar(OwnRegistration(context, role), own, [f"127.0.0.1:{port}" for port in ports])
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        registrar = Registrar(OwnRegistration(context, role), own, addresses)
         try:
             await taken.wait()
             registrar.soon()
@@ -176,11 +179,37 @@ def test_name_servers_hear_of_a_role_and_of_none_before_the_first_though_one_of_
                         lambda one=one, wanted=wanted: "b" in one.brokers and one.brokers["b"].addresses == wanted
                     )
                     assert one._live["127.0.0.1:1"].version.state_version == role.term
+            await until(lambda: all(registrar.registered_ms[addresses[at]] for at in (0, 2)))
+            assert registrar.registered_ms[addresses[1]] is None
         finally:
             registrar.close()
             hanging.close()
             for server in servers:
                 server.close()
+
+    asyncio.run(story())
+
+
+def test_a_broker_that_a_name_server_refuses_is_not_registered_there() -> None:
+    async def story() -> None:
+        asked = 0
+
+        def refuses(_call: Call) -> Reply:
+            nonlocal asked
+            asked += 1
+            return Reply(Answer.SYSTEM_ERROR, None, "no room")
+
+        server = RemotingServer(Dispatcher({Request.REGISTER_BROKER: refuses}))
+        at = f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+        context, role = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000), Role()
+        role.broker_id, role.term = 0, 1
+        registrar = Registrar(OwnRegistration(context, role), Registry(), [at])
+        try:
+            await until(lambda: asked >= 2)
+            assert registrar.registered_ms == {at: None}
+        finally:
+            registrar.close()
+            server.close()
 
     asyncio.run(story())
 

@@ -49,6 +49,9 @@ def _escape(one: str) -> str:
     return one.encode("unicode_escape").decode()
 
 
+_escape("\n")  # loads the codec now: later there may be no descriptor for its file, and a log says just that
+
+
 def _json_escape(one: str) -> str:
     units = one.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

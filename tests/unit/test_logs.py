@@ -167,3 +167,20 @@ def test_the_supervisor_picks_its_log_from_its_arguments(monkeypatch: pytest.Mon
     assert value_of(["--log-format", "console", "--id", "n1"], "log_format") == "console"
     assert value_of(["--set", "node.log_level=error", "--log-format=json"], "log_level") == "error"
     assert value_of(["--id"], "id") is None
+
+
+def test_a_line_is_escaped_where_no_file_can_be_opened() -> None:
+    """Python loads a codec when it is first asked for: a log of "too many open files" failed at its own line break."""
+    code = (
+        "import os, resource\n"
+        "from node.printable import escaped\n"
+        "soft = len(os.listdir('/dev/fd'))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))\n"
+        "held = []\n"
+        "try:\n"
+        "    while True: held.append(os.open('/dev/null', os.O_RDONLY))\n"
+        "except OSError: pass\n"
+        "print(escaped('a\\x1bb\\nc'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "a\\x1bb\\nc\n", done.stderr

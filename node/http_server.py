@@ -1,6 +1,7 @@
 """A bounded HTTP server around uvicorn: what control plane and console put between themselves and slow or many callers.
 
-Invariants: at most `connections_max` connections; where all places are taken a newcomer gets that of the one that has
+Invariants: at most `connections_max` connections, and fewer where the process has few descriptors, of which some are
+kept for its database and for what it asks others; where all places are taken a newcomer gets that of the one that has
 gone without a request for longest (an address is no identity: nobody is refused for where they come from), and only
 where every connection has a request is it refused, with 503 as problem+json, and not even then where somebody takes
 nothing of an answer for YIELDS_S. What all answers have that nobody took yet is bounded: whoever has taken nothing for
@@ -23,15 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from node.collector import Collector
+from node.descriptors import DESCRIPTORS_KEPT, Descriptors
 from node.rereading import HangUp
-from node.tls_listener import TlsListener
+from node.tls_listener import HANDSHAKES_MAX, TlsListener
 
 HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
 STALL_S: Final = 30.0
 CONNECTIONS_MAX: Final = 512
+CONNECTIONS_MIN: Final = 16  # however few descriptors there are
 UNTAKEN_BYTES_MAX: Final = 64 << 20  # of all answers; one of 16 MiB is the longest
 YIELDS_S: Final = 2.0
+COUNT_EVERY: Final = 16  # accepts: what the process has open beside connections
+BACKLOG_MIN: Final = 32  # however few descriptors there are: the loop accepts all that wait before any is closed
 TICKS_PER_LOOK: Final = 10  # uvicorn ticks ten times a second
 
 
@@ -72,6 +77,7 @@ class Places(Base):
     untaken_bytes = 0  # of its answers, as last looked ...
     taken_s = 0.0  # ... and when some of them was last seen to be taken
     # uvicorn's own
+    server_state: Any
     connections: set[Any]
     transport: asyncio.Transport
     cycle: Any
@@ -79,12 +85,17 @@ class Places(Base):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.since_s = time.monotonic()
-        if len(self.connections) >= self.connections_max and not self.free_a_place():
+        if self.all_taken() and not self.free_a_place():
             transport.write(REFUSAL)
             transport.close()
             self.transport, self.flow = transport, None
             return
         super().connection_made(transport)
+
+    def all_taken(self) -> bool:
+        here = len(self.connections)
+        few = here >= CONNECTIONS_MIN and self.server_state.descriptors.left(here) <= 0
+        return here >= self.connections_max or few
 
     def free_a_place(self) -> bool:
         ours = [one for one in self.connections if isinstance(one, Places)]
@@ -169,6 +180,11 @@ class BoundedServer(uvicorn.Server):
         again: Callable[[], None] = lambda: None, alone: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(config)
+        descriptors = Descriptors(COUNT_EVERY)
+        self.server_state.descriptors = descriptors  # type: ignore[attr-defined]
+        self._handshakes_max = min(HANDSHAKES_MAX, descriptors.limit // 8)
+        spare = descriptors.limit - DESCRIPTORS_KEPT - CONNECTIONS_MAX
+        config.backlog = min(config.backlog, max(BACKLOG_MIN, spare // 2))
         self._on_exit = on_exit
         self._alone = alone
         self._collector: Collector | None = None
@@ -182,7 +198,9 @@ class BoundedServer(uvicorn.Server):
             assert sockets is not None, "TLS is served on open sockets only"
             await super().startup([])  # all but the listening
             # It closes and awaits them, and knows no more of a server.
-            self.servers = [TlsListener(one, tls, self._make_connection) for one in sockets]  # type: ignore[misc]
+            most = self._handshakes_max
+            made = [TlsListener(one, tls, self._make_connection, handshakes_max=most) for one in sockets]
+            self.servers = made  # type: ignore[assignment]
         self._hang_up.listen()
         if self._alone:
             self._collector = Collector(asyncio.get_running_loop())

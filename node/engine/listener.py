@@ -10,15 +10,13 @@ handshake ends within HANDSHAKE_WITHIN_S; descriptors are left for the store, wh
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import resource
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from node.background import Background
+from node.descriptors import Descriptors
 from node.engine.places import Place, Places
 from node.transport.connection import Connection
 
@@ -29,11 +27,6 @@ ACCEPT_EVERY_S_MAX: Final = 0.016  # where the loop is late for it again and aga
 LATE_S: Final = 0.002
 AFTER_ERROR_S: Final = 0.1
 HANDSHAKE_WITHIN_S: Final = 5.0
-# For the store (the next files, its hard state, archives), for our own dials and the members that dial us.
-DESCRIPTORS_KEPT: Final = 96
-DESCRIPTORS_WANTED: Final = 16_384
-COUNT_EVERY: Final = 256  # accepts
-DESCRIPTORS: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 
 class Listening(Protocol):
@@ -58,31 +51,6 @@ class Listen(Protocol):
         places: Places,
         connection: Callable[[Place], Connection],
     ) -> Listening: ...
-
-
-class Descriptors:
-    """How many more connections this process may have. Looks anew now and then: the store's files become more."""
-
-    def __init__(self) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-                soft = wanted
-        self.limit = wanted if soft == resource.RLIM_INFINITY else soft
-        self._others = 0
-        self._asked = 0
-
-    def left(self, connections: int) -> int:
-        """How many beside the `connections` that there are."""
-        if self._asked % COUNT_EVERY == 0:
-            try:
-                self._others = max(0, len(os.listdir(DESCRIPTORS)) - connections)
-            except OSError:  # not even one for this
-                return 0
-        self._asked += 1
-        return self.limit - DESCRIPTORS_KEPT - self._others - connections
 
 
 class Opened(Protocol):

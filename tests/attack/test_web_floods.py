@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,15 +31,18 @@ from tests.ports import free_ports
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
+FEW_DESCRIPTORS = 300
 SEED = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
 
 
 @contextmanager
-def process(*command: str) -> Iterator[subprocess.Popen[str]]:
+def process(*command: str, descriptors: int | None = None) -> Iterator[subprocess.Popen[str]]:
     started = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         preexec_fn=apart(signal.SIGKILL),
     )  # fmt: skip
+    if descriptors is not None:
+        resource.prlimit(started.pid, resource.RLIMIT_NOFILE, (descriptors, descriptors))
     try:
         yield started
     finally:
@@ -47,11 +51,11 @@ def process(*command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def console(tmp_path: Path) -> Iterator[tuple[str, httpx2.Client]]:
+def console(tmp_path: Path, descriptors: int | None = None) -> Iterator[tuple[str, httpx2.Client]]:
     """A running console and somebody who is logged in."""
     link = issue(str(tmp_path / "console.db"), "ann", "admin")
     listen = ("--db", str(tmp_path / "console.db"), "--listen", "127.0.0.1:0")
-    with process("app.console.server", *listen) as started:
+    with process("app.console.server", *listen, descriptors=descriptors) as started:
         assert started.stdout is not None
         url = json.loads(started.stdout.readline())["url"]
         with httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False) as ann:
@@ -60,11 +64,11 @@ def console(tmp_path: Path) -> Iterator[tuple[str, httpx2.Client]]:
 
 
 @contextmanager
-def control_plane(tmp_path: Path) -> Iterator[str]:
+def control_plane(tmp_path: Path, descriptors: int | None = None) -> Iterator[str]:
     """A control plane without its engine."""
     member, port = free_ports(2)
     flags = ("--id", "n0", "--group", "g", "--peers", f"n0-127.0.0.1:{member}", "--data", str(tmp_path))
-    with process("node.control", *flags, "--control", f"127.0.0.1:{port}"):
+    with process("node.control", *flags, "--control", f"127.0.0.1:{port}", descriptors=descriptors):
         until(lambda: answers(f"http://127.0.0.1:{port}/healthz"))
         yield f"http://127.0.0.1:{port}"
 
@@ -129,6 +133,38 @@ def test_idle_and_half_connections_keep_nobody_out(tmp_path: Path, where: str) -
             until(lambda: page(newcomer, "/healthz"))  # a newcomer gets in
         closed = sum(ended(one) for one in strangers[:8])
         assert closed == 8, "those that came first made room"
+
+
+@pytest.mark.parametrize("where", ["console", "control plane"])
+def test_where_descriptors_are_few_pages_answer_through_a_flood(tmp_path: Path, where: str) -> None:
+    """Of 300, strangers took all, and every page was an error: neither file nor database could be opened."""
+    print(f"seed {SEED}")
+    chosen = random.Random(SEED)
+    with ExitStack() as stack:
+        if where == "console":
+            url, ann = stack.enter_context(console(tmp_path, FEW_DESCRIPTORS))
+            paths = ["/account", "/users", "/static/app.css", "/api/v1/me"]
+        else:
+            url, paths = stack.enter_context(control_plane(tmp_path, FEW_DESCRIPTORS)), ["/api/v1/state", "/metrics"]
+            ann = stack.enter_context(httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False))
+        for _ in range(chosen.randrange(2, 4)):
+            for _ in range(chosen.randrange(FEW_DESCRIPTORS, 2 * FEW_DESCRIPTORS)):
+                with suppress(OSError):  # it made room for the next ones before it said anything
+                    stranger(stack, url).sendall(half_request(chosen, url))
+            for path in chosen.sample(paths, len(paths)):
+                until(lambda path=path: answered(ann, path))
+            with httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False) as newcomer:
+                until(lambda one=newcomer: answered(one, "/healthz"))
+
+
+def answered(client: httpx2.Client, path: str) -> bool:
+    """Its connection may have made room for another one; no answer is an error."""
+    try:
+        answer = client.get(path)
+    except httpx2.TransportError:
+        return False
+    assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:200]}"
+    return True
 
 
 def ended(one: socket.socket) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from node.descriptors import DESCRIPTORS_KEPT, Descriptors
 from node.engine import listener, places
-from node.engine.listener import DESCRIPTORS_KEPT, Descriptors, listen
+from node.engine.listener import listen
 from node.engine.memory_share import MOST
 from node.engine.places import (
     CLIENTS_MAX,

@@ -268,13 +268,14 @@ def alone_at(target: Path, *, is_group: bool, platform: Platform = OS) -> Iterat
         except OSError as error:
             raise StoreRefused(f"another restore is writing to {target}: wait until it has ended") from error
 
-    lock = LockFile(path, platform, take)
+    lock, is_done = LockFile(path, platform, take), False
     try:
         yield
+        is_done = True
     finally:
         platform.unlink(path)
         lock.release()
-        if is_new and not platform.names(place):  # nothing was restored
+        if is_new and not is_done and not platform.names(place):
             platform.remove_tree(place)
 
 

@@ -25,13 +25,14 @@ from node.store.backup.manifest import (
     MANIFEST,
     SNAPSHOT,
     TRIAL,
+    BackupDamaged,
     LogBackup,
     Manifest,
     check_files,
     read_manifest,
     write_manifest,
 )
-from node.store.backup.pieces import READ_BYTES, PieceWriter, checked_slab, runs_in
+from node.store.backup.pieces import READ_BYTES, PieceWriter, checked_slab, compare_file, runs_in
 from node.store.files.os_files import make_directory, sync_directory
 from node.store.files.platform import FILE, OS, Platform
 from node.store.log_store import EntryMeta
@@ -41,6 +42,7 @@ OWN_FILE: Final = re.compile(rf"{LOCK}|{MANIFEST}(\.tmp)?|{CONSOLE}[0-9]+\.sqlit
 PIECE: Final = re.compile(r"[0-9]{20}(\.part)?")
 TRIAL_FOLDER: Final = re.compile(rf"{TRIAL}[0-9a-f]{{8}}")
 FOLDER: Final = "directory"
+CHECKED_BYTES: Final = 256 * 1024 * 1024  # of old pieces, which a run that adds to them reads again
 SPARE_BYTES: Final = 16 * 1024 * 1024  # beside the entries: the manifest, names, what the file system needs itself
 
 
@@ -116,9 +118,29 @@ def open_directory(directory: Path, platform: Platform = OS) -> Manifest | None:
     if others:
         raise BackupRefused(f"{directory} holds {others[0]}, which is no part of a back-up: name an empty directory")
     if found is not None:
-        check_files(directory, found, platform)
+        try:
+            check_files(directory, found, platform)
+            check_some_pieces(directory, found, platform)
+        except BackupDamaged as error:
+            text = "nothing was added, for nothing could be restored of it: begin a new back-up in another directory"
+            raise BackupDamaged(f"{error}; {text}") from error
     drop_unnamed(directory, found, platform)
     return found
+
+
+def check_some_pieces(directory: Path, made: Manifest, platform: Platform = OS) -> None:
+    """Reads some of the pieces that a run builds on: all of them within a few runs. Raises BackupDamaged, StoreError.
+
+    All of them each time would make a run as long as a trial restore, which is what `--verify` is for.
+    """
+    held = () if made.log is None else made.log.pieces
+    total = sum(one.size_bytes for one in held)
+    begin = made.runs * CHECKED_BYTES % total if total > CHECKED_BYTES else 0
+    at = 0
+    for one in (*held, *held):  # on from the beginning, where it comes to the end
+        if at + one.size_bytes > begin and at < min(begin + CHECKED_BYTES, begin + total):
+            compare_file(directory / ENTRIES / one.name, one.size_bytes, one.sha256, platform)
+        at += one.size_bytes
 
 
 def check_target(directory: Path, forbidden: tuple[Path, ...] = (), platform: Platform = OS) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.backup import taking
 from app.backup.source import DirectorySource, SourceError
 from app.backup.taking import BackupRefused, check_target, take_log
 from node.protocol.codes import FlushMode, VoterState
@@ -428,3 +429,36 @@ def test_a_restore_removes_what_one_that_was_killed_left(tmp_path: Path) -> None
     new_group(tmp_path / "b", made, tmp_path / "new")
     old_member(tmp_path / "b", made, tmp_path / "m")
     assert not list(tmp_path.rglob(".restoring*"))
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_nothing_is_added_to_a_back_up_that_is_not_whole(tmp_path: Path, how: str) -> None:
+    """Its runs went on, each of them fine, over a piece without which nothing can be restored."""
+    store = make_member(tmp_path / "a")
+    made = back_up(tmp_path / "a", tmp_path / "b")
+    assert made.log is not None and len(made.log.pieces) > 2
+    path = tmp_path / "b/entries" / made.log.pieces[1].name
+    flip(path, 100) if how == "damaged" else path.unlink()
+    add(store, seed=2)
+    commit_all(store)
+    with pytest.raises(BackupDamaged, match=r"nothing was added.*begin a new back-up"):
+        back_up(tmp_path / "a", tmp_path / "b")
+    assert read_manifest(tmp_path / "b") == made
+    store.close()
+
+
+def test_a_few_runs_read_all_old_pieces_though_each_reads_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_member(tmp_path / "a").close()
+    made = back_up(tmp_path / "a", tmp_path / "b")
+    assert made.log is not None
+    sizes = {one.name: one.size_bytes for one in made.log.pieces}
+    monkeypatch.setattr(taking, "CHECKED_BYTES", sum(sizes.values()) // 3)
+    runs: list[list[str]] = []
+    monkeypatch.setattr(taking, "compare_file", lambda path, *_rest: runs[-1].append(path.name))
+    for number in range(1, 5):
+        runs.append([])
+        taking.check_some_pieces(tmp_path / "b", replace(made, runs=number))
+    assert {one for read in runs for one in read} == set(sizes)
+    assert all(0 < len(read) < len(sizes) for read in runs)

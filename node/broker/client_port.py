@@ -109,8 +109,11 @@ class ClientPort:
         host, port = split_address(settings.broker.address)
         ip = str(host_of(host, port))
         identity = Identity(settings.node.group, settings.node.group, ip.rpartition(":")[0].strip("[]"), port)
-        self._now_ms = broker.host.now_ms
-        self.context = Context(identity, broker, self._now_ms, broker.limits.body_bytes_max, broker.limits.delay_levels)
+        loop = asyncio.get_running_loop()
+        self.context = Context(
+            identity, broker, broker.host.now_ms, broker.limits.body_bytes_max, broker.limits.delay_levels,
+            elapsed_ms=lambda: int(loop.time() * 1000),
+        )  # fmt: skip
         config = settings.broker
         times = TransactionTimes(
             config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_check_max
@@ -118,11 +121,9 @@ class ClientPort:
         self.requests = BrokerRequests(self.context, times, broker.said)
         self._files = ConfigFiles(settings.node.data, self.context)
         self._tables = broker.tables(self.context, self._files, self.requests.learn)
-        loop = asyncio.get_running_loop()
-        self.context.locks.steady_ms = lambda: int(loop.time() * 1000)
         self._background = Background()
         self.registry = Registry()
-        names = NameService(self.registry, self._now_ms)
+        names = NameService(self.registry, self.context.steady_ms)
         routes = {code: self.context.as_master(handler) for code, handler in names.handlers().items() if code in ROUTES}
         self._rates = TopicRates()
         introspection = Introspection(self.context, self._state, self._rates.of, broker.questions())
@@ -202,7 +203,7 @@ class ClientPort:
         self.requests.look()
         self._rates.look(self._broker.next_offsets)
         self.registrar.look()
-        for owner in self.registry.expire(self._now_ms()):
+        for owner in self.registry.expire(self.context.steady_ms()):
             if isinstance(owner, ClientConnection):
                 owner.close()
 

@@ -92,6 +92,10 @@ class OwnRegistration:
     def version(self) -> DataVersion:
         return replace(self._context.topics.version, state_version=max(0, self._role.term))
 
+    def steady_ms(self) -> int:
+        """By the clock of its own registry."""
+        return self._context.steady_ms()
+
     def as_registration(self) -> Registration:
         one = self._context.identity
         ha = self._ha_address or f"{one.ip}:{one.port + HA_ABOVE}"
@@ -152,7 +156,7 @@ class Registrar:
             self._last, self._last_at_s = now, time.monotonic()
             # Where others' brokers have taken all the room: what it answers about itself needs none there.
             with contextlib.suppress(RegistryFull):
-                self._registry.register(self._own.as_registration(), time.time_ns() // 1_000_000, self)
+                self._registry.register(self._own.as_registration(), self._own.steady_ms(), self)
 
     async def _keep(self, address: str, changed: asyncio.Event) -> None:
         """One name server, for ever: over one connection while it lasts."""

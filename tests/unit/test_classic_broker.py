@@ -372,3 +372,15 @@ async def test_offsets_ahead_of_a_new_masters_log_are_lowered_to_its_end(tmp_pat
         assert [text for code, _severity, text in slave.notes if code == "offsets_lowered"] == [
             "consumers of TopicTest were ahead of this log, which lacks what they had: they go on at its end"
         ]
+
+
+@story
+async def test_a_broker_whose_clock_is_set_forward_stays_registered_at_itself(tmp_path: Path) -> None:
+    """Its own name service dropped it, and all others', until they said so again: no route for half a minute."""
+    async with classic(classic_settings(tmp_path, "m", "async_master", pair_ports("m"))) as master:
+        registry, wall_ms = master.port.registry, master.port.context.now_ms
+        await until(lambda: "pair" in registry.brokers)
+        master.port.context.now_ms = lambda: wall_ms() + 3_600_000
+        for look in (registry.expire, lambda _now: master.port._look()):
+            look(master.port.context.steady_ms())
+            assert "pair" in registry.brokers

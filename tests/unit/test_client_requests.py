@@ -44,9 +44,12 @@ class Broker:
     """What a test asks."""
 
     def __init__(self) -> None:
-        self.now_ms = 1_000_000
+        self.now_ms, self.set_by_ms = 1_000_000, 0  # the wall clock is set, and time goes on
         self.store = MemoryMessages(now_ms=lambda: self.now_ms)
-        self.context = Context(Identity("C", "b", "127.0.0.1", 10911), self.store, lambda: self.now_ms)
+        self.context = Context(
+            Identity("C", "b", "127.0.0.1", 10911), self.store, lambda: self.now_ms + self.set_by_ms,
+            elapsed_ms=lambda: self.now_ms,
+        )  # fmt: skip
         self.requests = BrokerRequests(self.context)
         self.store.on_dispatched.append(self.requests.arrived)
         self.dispatcher = Dispatcher(self.requests.handlers())
@@ -86,6 +89,34 @@ def story(work: Callable[[Broker], None]) -> None:
 
 
 # --- held pulls -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("set_by_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_is_set_ends_no_clients_and_keeps_none(set_by_ms: int) -> None:
+    """Forward, all clients were gone at once; back, one that died without a word kept its queues for an hour, pulls
+    were held for it, and nobody heard of who came."""
+
+    async def story() -> None:
+        broker, peers = Broker(), {name: FakePeer() for name in ("dies", "lives", "pulls")}
+        broker.send()
+        for name, peer in peers.items():
+            broker.beats(peer, name, Subscription("TopicTest"))
+        assert broker.pull(peers["pulls"], 1, suspendTimeoutMillis="4000") is None
+        broker.set_by_ms = set_by_ms
+        broker.later(1000)
+        assert list(broker.context.clients.consumers["G"].clients) == list(peers.values())
+        broker.later(3001)
+        assert peers["pulls"].sent[-1].code == Answer.PULL_NOT_FOUND
+        broker.later(100_000)
+        before = len(peers["lives"].sent)
+        for name in ("lives", "pulls", "comes"):
+            broker.beats(peers.setdefault(name, FakePeer()), name, Subscription("TopicTest"))
+        notes = [one.code for one in peers["lives"].sent[before:]]
+        assert Request.NOTIFY_CONSUMER_IDS_CHANGED in notes
+        broker.later(20_000)
+        assert peers["dies"] not in broker.context.clients.consumers["G"].clients
+
+    asyncio.run(story())
+
+
 def test_a_held_pull_is_woken_by_a_message_that_it_wants_and_by_no_other() -> None:
     def work(broker: Broker) -> None:
         broker.send()

@@ -72,8 +72,8 @@ class _Share:
 class Clients:
     """See the module's docstring."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+    def __init__(self, steady_ms: Callable[[], int]) -> None:
+        self._steady_ms = steady_ms
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Peer, _Client]] = {}
         self._shares: dict[Peer, _Share] = {}
@@ -94,7 +94,7 @@ class Clients:
             new = True
             self._enter(peer, _Membership(said.group, consumes=True))
         group.message_model = said.message_model
-        group.clients[peer] = _Client(client_id, self._now_ms())
+        group.clients[peer] = _Client(client_id, self._steady_ms())
         changed = self._subscribe(group, said) or new
         self._charge(group.said_by, -group.size_bytes)
         group.said_by, group.size_bytes = peer, sum(map(_bytes_of, group.subscriptions.values()))
@@ -119,7 +119,7 @@ class Clients:
         if peer not in self.producers.get(group, {}):
             self._make_room(peer, 1, CLIENT_BYTES)
             self._enter(peer, _Membership(group, consumes=False))
-        self.producers.setdefault(group, {})[peer] = _Client(client_id, self._now_ms())
+        self.producers.setdefault(group, {})[peer] = _Client(client_id, self._steady_ms())
 
     # --- room ---------------------------------------------------------------------------------------------------
     def _make_room(self, peer: Peer, more: int, more_bytes: int) -> None:
@@ -186,7 +186,7 @@ class Clients:
 
     def expire(self) -> None:
         """Now and then: who is silent for too long is gone, and groups hear of changes that were too many at once."""
-        before = self._now_ms() - EXPIRES_AFTER_MS
+        before = self._steady_ms() - EXPIRES_AFTER_MS
         for name, held in list(self.producers.items()):
             for peer in [peer for peer, one in held.items() if one.heard_at_ms < before]:
                 self.produces_no_more(peer, name)
@@ -202,7 +202,7 @@ class Clients:
     # --- who hears of it ----------------------------------------------------------------------------------------
     def _notify(self, group: ConsumerGroup) -> None:
         """Each of the group, also who has just come; later where it heard of so much already."""
-        now = self._now_ms()
+        now = self._steady_ms()
         if group.notes_until_ms > now:
             self._to_notify[group.name] = None
             return

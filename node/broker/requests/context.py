@@ -70,7 +70,8 @@ class SlaveRules(Protocol):
 
 @dataclass(slots=True)
 class Context:
-    """`perm`: of the whole broker, 4 to read and 2 to write. `changes`: of tables, where they are in a log."""
+    """`perm`: of the whole broker, 4 to read and 2 to write. `changes`: of tables, where they are in a log. `now_ms` is
+    the wall clock; `elapsed_ms` one that nobody sets, for what lasts."""
 
     identity: Identity
     store: Store
@@ -78,6 +79,7 @@ class Context:
     body_bytes_max: int = MESSAGE_BYTES_MAX
     delay_levels: int = DELAY_LEVELS
     perm: int = 6
+    elapsed_ms: Callable[[], int] | None = None
     changes: Changes | None = None
     slave_rules: SlaveRules | None = None
     topics: TopicTable = field(init=False)
@@ -94,8 +96,12 @@ class Context:
         self.topics = TopicTable(self.identity.cluster, self.identity.name, self.now_ms, self.delay_levels)
         self.groups = GroupTable(self.now_ms)
         self.offsets = ConsumerOffsets()
-        self.clients = Clients(self.now_ms)
-        self.locks = QueueLocks(self.now_ms)
+        self.clients = Clients(self.steady_ms)
+        self.locks = QueueLocks(self.steady_ms)
+
+    def steady_ms(self) -> int:
+        """By which silence, waits and locks are counted: a clock that is set ends none of them, and keeps none."""
+        return (self.elapsed_ms or self.now_ms)()
 
     @property
     def takes_offsets(self) -> bool:

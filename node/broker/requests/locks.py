@@ -47,10 +47,10 @@ def read_key(key: str) -> QueueLock | None:
 
 class QueueLocks:
     """See the module's docstring. `write` is given each change of holders (None: free) before it counts, and raises
-    Refusal where it may not be. `steady_ms`: a clock that nobody sets, where there is one."""
+    Refusal where it may not be."""
 
     def __init__(self, steady_ms: Callable[[], int]) -> None:
-        self.steady_ms = steady_ms
+        self._steady_ms = steady_ms
         self._renewed_by: dict[QueueLock, object] = {}  # over which connection, where it is still there
         self._by_connection: dict[object, set[QueueLock]] = {}  # the same, by connection
         self._held: dict[QueueLock, tuple[str, int | None]] = {}  # by whom, and when renewed: the longest ago first
@@ -62,7 +62,7 @@ class QueueLocks:
         self, group: str, client_id: str, queues: Iterable[MessageQueue], connection: object = None
     ) -> list[MessageQueue]:
         """Those that this client holds now, in the order asked for. Raises Refusal, and then nothing is changed."""
-        now = self.steady_ms()
+        now = self._steady_ms()
         found: list[MessageQueue] = []
         new: dict[QueueLock, str | None] = {}
         part, mine, beyond = self._equal_part(), len(self._by_connection.get(connection, ())), list[QueueLock]()
@@ -138,7 +138,7 @@ class QueueLocks:
 
     def look(self) -> None:
         """What nobody renewed in time is free. Raises Refusal, and then it is still held."""
-        now = self.steady_ms()
+        now = self._steady_ms()
         for name in list(self._from_log):
             self._holder(name, now)
         over: list[QueueLock] = []

@@ -174,7 +174,7 @@ class Pulls:
     def _hold(self, call: Call, said: PullRequest, tags: frozenset[str] | None) -> bool:
         if call.request.is_one_way:
             return False
-        now = self._context.now_ms()
+        now = self._context.steady_ms()
         until = now + max(0, min(said.suspend_timeout_millis, HOLD_MS_MAX))
         codes = None if tags is None else frozenset(map(tags_code, tags))
         held = HeldPull(call, said, codes, until, now + LOOK_MS, said.queue_offset)
@@ -237,7 +237,7 @@ class Pulls:
         """Now and then: whose time is over, and whose queue has grown by what it does not want."""
         if self._over:  # those of the last look are still being answered
             return
-        now = self._context.now_ms()
+        now = self._context.steady_ms()
         for held in self._held.all():
             said = held.said
             if now >= held.until_ms:

@@ -32,6 +32,7 @@ from app.commands.common import (
     show_json,
 )
 from node.client import LedgerClient, NotAppended, OutcomeUnknown
+from node.client.arguments import SECONDS_MAX
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BODY_BYTES_MAX
 
@@ -158,7 +159,8 @@ def append(
         typer.Option(metavar="N", min=0, max=I64_MAX, help="Append only if the first entry gets this index."),
     ] = None,
     deadline_s: Annotated[
-        float, typer.Option(metavar="N", min=0.1, help="Give up on one request after this many seconds.")
+        float,
+        typer.Option(metavar="N", min=0.1, max=SECONDS_MAX, help="Give up on one request after this many seconds."),
     ] = 10.0,
     as_json: JsonOption = False,
 ) -> int:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import signal
 import subprocess
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from app.commands.common import Exit, Failure, JsonOption
 from app.resources import code_root
 from node.children import dying_with_parent, environment, python
+
+JOBS_MAX: Final = 1024  # the pool of processes ends with an error of its own at what no `int` holds
 
 EPILOG = (
     "Exit codes: 0 every promise held; 1 one was broken (the line that does it again is printed);"
@@ -41,7 +43,9 @@ def simulate(
     first: Annotated[int | None, typer.Option(metavar="S", min=0, help="The first of them (default 0).")] = None,
     seed: Annotated[int | None, typer.Option(metavar="S", min=0, help="This one only.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="M", min=1, help="Steps of each (default 2000).")] = None,
-    jobs: Annotated[int | None, typer.Option(metavar="J", min=1, help="Processes (default: one per core).")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="J", min=1, max=JOBS_MAX, help="Processes (default: one per core).")
+    ] = None,
     without: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Turn these faults off; repeatable.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of the swarm; repeatable.")

@@ -16,6 +16,7 @@ from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show
 from app.commands.ledger import opened
 from app.commands.message_lines import Form, lines_of, messages_of
 from app.commands.producing import Producing, failure_of_client
+from node.client.arguments import SECONDS_MAX
 from node.printable import escaped
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def produce(
         str | None, typer.Option(metavar="TIME", help="Seen only so long after: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h.")
     ] = None,
     group: Annotated[str, typer.Option(metavar="NAME", help="The group of producers.")] = "quorumscope",
-    deadline: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="For each message.")] = 10.0,
+    deadline: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=SECONDS_MAX, help="For each message.")
+    ] = 10.0,
     as_json: JsonOption = False,
 ) -> int:
     """Send messages to a topic of RocketMQ's or ours."""

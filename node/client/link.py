@@ -122,6 +122,11 @@ class MemberLink:
         return link
 
     @property
+    def dialling(self) -> bool:
+        """Whether somebody waits for a connection just now."""
+        return self._dialing.locked()
+
+    @property
     def open(self) -> bool:
         return self._connection is not None and not self._connection.closed
 

@@ -25,11 +25,22 @@ def links_to_new(
     given: Mapping[str, str], known: Mapping[str, MemberLink], identity: GroupIdentity, tls: ssl.SSLContext | None,
     token: str | None,
 ) -> dict[str, MemberLink]:  # fmt: skip
-    """To members that others have named, and that nobody knew here: one of them may lead by now."""
+    """To members that others have named, and that nobody knew here, or not at that address: one of them may lead."""
     if len(given) == 1:
         return {}  # a client of one member stays with that one
     new = {one: at for one, at in identity.members.items() if one not in known}
-    return {one: MemberLink(one, at, identity, tls, token) for one, at in new.items()}
+    moved = {one: at for one, link in known.items() if (at := _elsewhere(link, given, identity)) is not None}
+    return {one: MemberLink(one, at, identity, tls, token) for one, at in (new | moved).items()}
+
+
+def _elsewhere(link: MemberLink, given: Mapping[str, str], identity: GroupIdentity) -> str | None:
+    """Where to look for a member next that did not answer: where the others say that it is (it may have moved), and
+    in turn at the address that the client was given (the others' network may be another one). None: as before."""
+    said = identity.members.get(link.member_id, "")
+    if link.open or link.dialling or link.named_leader is not None or not said:
+        return None
+    at = said if link.address != said else given.get(link.member_id, said)
+    return at if at != link.address else None
 
 
 class Links(Protocol):

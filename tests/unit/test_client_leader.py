@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
 import pytest
 
-from node.client import Denied, LedgerClient, OutcomeUnknown
+from node.client import Denied, LedgerClient, OutcomeUnknown, Unreachable
 from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
@@ -16,6 +16,7 @@ from node.transport.bodies import dump
 from node.transport.connection import Connection
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendAnswer, AppendedByte, encode_append_answer
+from tests.ports import free_ports
 
 
 @dataclass
@@ -29,12 +30,13 @@ class ScriptedMember:
     sends_to: str | None = None  # it does not lead any more, and names who does
     refused: int = 0
     address: str = ""
+    peers: dict[str, str] = field(default_factory=dict)
     connections: list[Connection] = field(default_factory=list)
 
-    async def listen(self) -> ScriptedMember:
+    async def listen(self, port: int = 0) -> ScriptedMember:
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(
-            lambda: Connection(self.answer, lambda _: None, self.connections.append), "127.0.0.1", 0
+            lambda: Connection(self.answer, lambda _: None, self.connections.append), "127.0.0.1", port
         )
         self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
         return self
@@ -43,7 +45,8 @@ class ScriptedMember:
         if self.silent:
             return
         if frame.code == RequestCode.METADATA:
-            connection.answer(frame, dump({"code": self.code, "group": "g", "leaderId": self.says, "term": -1}))
+            fields = {"code": self.code, "group": "g", "leaderId": self.says, "term": -1, "peers": self.peers}
+            connection.answer(frame, dump(fields))
         elif frame.code == RequestCode.FAST_APPEND and self.sends_to is not None:
             self.refused += 1
             refused = AppendAnswer(
@@ -264,3 +267,28 @@ def test_whoever_reaches_nobody_hears_where_it_asked() -> None:
             link.close()
 
     asyncio.run(work())
+
+
+async def append_to_one_elsewhere(*, moved: bool) -> None:
+    """The client looks for the leader at `given`, the other member says `said`; it is at one of the two, at last."""
+    given, said = free_ports(2)
+    follower, leader = await ScriptedMember("n1").listen(), ScriptedMember("n1")
+    follower.peers = {"n0": follower.address, "n1": f"127.0.0.1:{said}"}
+    client = LedgerClient({"n0": follower.address, "n1": f"127.0.0.1:{given}"}, group="g", deadline_s=1.0)
+    try:
+        with pytest.raises(Unreachable):
+            await client.append(b"nobody is there")  # both places were looked at by then
+        await leader.listen(said if moved else given)
+        while True:
+            with suppress(Unreachable):
+                assert (await client.append(b"to whoever leads")).first_index == 1
+                break
+    finally:
+        await client.close()
+        await follower.close()
+        await leader.close()
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_leader_is_looked_for_where_the_others_say_it_is_and_where_the_client_was_told(moved: bool) -> None:
+    asyncio.run(asyncio.wait_for(append_to_one_elsewhere(moved=moved), 60))

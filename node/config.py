@@ -152,7 +152,7 @@ class Settings(BaseModel):
             index_bytes = self.store.mapped_file_size_for_entry_index_bytes
             if wrong := broker_trouble(index_bytes, self.peers, self.node.state_machine):
                 raise ConfigError(wrong)
-        if not is_loopback(split_address(self.self_address)[0]) and not self._proves_members():
+        if not is_loopback(split_address(self.self_address)[0]) and not self.proves_members():
             raise ConfigError(
                 f"[peers] {self.node.id} = {self.self_address} is beyond loopback: give [node] secret_file, or"
                 " tls_cert_file, tls_key_file and tls_ca_file; while a running group gets its first secret,"
@@ -197,7 +197,7 @@ class Settings(BaseModel):
                 raise ConfigError(f"[{table}] TLS: {trouble}")
         return self
 
-    def _proves_members(self) -> bool:
+    def proves_members(self) -> bool:
         """Whether nobody becomes a member here without TLS or the secret, or somebody said that it is meant so."""
         node = self.node
         return node.tls or (node.secret_file is not None and (node.secret == "required" or node.allow_plaintext))

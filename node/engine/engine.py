@@ -36,6 +36,7 @@ from node.engine.member_files import member_files
 from node.engine.metronome import Metronome
 from node.engine.operator_actions import OperatorActions
 from node.engine.options import client_access, member_trust, replica_config, tls_files
+from node.engine.own_address import OwnAddress
 from node.engine.peer_links import PeerLinks
 from node.engine.process import Process
 from node.engine.proposals import Done, Proposals
@@ -71,8 +72,7 @@ class Engine:
         self.settings, self.store, self._on_event = settings, store, on_event
         self.process, self._is_process_own = process or Process(), process is None
         self.now_ns = self.process.now_ns
-        self.boot_id = uuid.uuid4().hex[:12]
-        self.reason = ""
+        self.boot_id, self.reason = uuid.uuid4().hex[:12], ""
         self.events = EventRing(self.boot_id)
         self._loop = self.process.loop
         self.introspection = Introspection(settings, store, self.events, self.boot_id)
@@ -82,7 +82,7 @@ class Engine:
         client_tls = None if self._tls_files is None else client_context(*self._tls_files)
         self._members = self.replica.configuration
         self._guests: frozenset[str] = frozenset()
-        members = self._members.members
+        self.own_address, members = OwnAddress(self), self._members.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
         self._done: Done = []
         self.duties = Duties(self, store, settings, self.links, self._done, self.process, applier, machine)
@@ -130,8 +130,7 @@ class Engine:
         self.retimed()
         self.introspection.tick_gap_max_ns = lambda: self._metronome.gap_max_ns
         self.introspection.late_ns = self.late_ns = self._metronome.late_ns
-        self._seq = 0
-        self._exit_code = 0
+        self._seq = self._exit_code = 0
         self._ended = asyncio.Event()
         self.retirement = Retirement(self, self._loop.call_later)
 
@@ -149,6 +148,7 @@ class Engine:
         self.duties.start()
         if self.machine_requests is not None:
             self.machine_requests.start()
+        self.own_address.follow()
         self._schedule()
         await self._ended.wait()
         port.leave(group)
@@ -256,6 +256,7 @@ class Engine:
         replica = self.replica
         self._members, self._guests = replica.configuration, frozenset(replica.guests)
         self.links.follow(self._members.members, self._guests)
+        self.own_address.follow()
 
     def _one_turn(self) -> None:
         now = self.now_ns()

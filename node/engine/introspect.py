@@ -65,6 +65,7 @@ class Introspection:
         self.late_ns: LateNs = in_time
         self.settings_view: Callable[[], SettingsView | None] = lambda: None
         self.settings_alarms: Callable[[], tuple[AlarmView, ...]] = tuple
+        self.address_alarms: Callable[[], tuple[AlarmView, ...]] = tuple
         self.settings_changed(settings)
         self._views: Mapping[str, Callable[[ReplicaStatus], AnswerView]] = {
             "state": self._state,
@@ -160,7 +161,8 @@ class Introspection:
                 for one in status.alarms[: ITEMS_MAX - 1]
             )
             + _unread(self.files)
-            + self.settings_alarms(),
+            + self.settings_alarms()
+            + self.address_alarms(),
             version=VERSION,
             unknown=tuple(unknown),
         )

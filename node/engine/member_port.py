@@ -43,6 +43,7 @@ class MemberPort:
         self._loop, self._listen = loop, listen
         self._groups: dict[str, Served] = {}
         self._listening: Listening | None = None
+        self._also: dict[str, Listening] = {}  # by group: where else its members look for this one
         self.places = Places(share)
         self.certificates = PortCertificates()
         self._look_timer: TimerHandle | None = None
@@ -71,14 +72,35 @@ class MemberPort:
                 raise
         return self._listening.port
 
+    async def also(self, group: str, address: str | None) -> None:
+        """Listens for a group that is served at that address, too, and no longer at the one before; None: at none.
+
+        Raises OSError where it cannot be had: nothing else changes then.
+        """
+        if group in self._also:
+            self._also.pop(group).close()
+        if address is None or self._opened_as is None:
+            return
+        host, port = split_address(address)
+        files = self._opened_as[1]
+        tls = None if files is None else server_context(*files)
+        listening = await self._listen(host, port, tls, self.places, self._connection)
+        if group in self._groups:
+            self._also[group] = listening
+        else:  # it left meanwhile
+            listening.close()
+
     def renew(self, tls: SSLContext) -> None:
         """For connections that are opened from now on."""
-        if self._listening is not None:
-            self._listening.renew(tls)
+        for listening in (self._listening, *self._also.values()):
+            if listening is not None:
+                listening.renew(tls)
 
     def leave(self, group: str) -> None:
         """Nobody new gets to that group; behind the last one the port is closed."""
         del self._groups[group]
+        if group in self._also:
+            self._also.pop(group).close()
         if not self._groups:
             self._close_server()
 

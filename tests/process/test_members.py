@@ -10,6 +10,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from app.command_line import run
 from node.client import LedgerClient, LedgerError
 from tests.ports import free_ports
-from tests.process.group import START_WITHIN_S, Group, append_surely
+from tests.process.group import START_WITHIN_S, Group, all_hold, append_surely
 
 pytestmark = pytest.mark.process
 LOOK_S = 0.05
@@ -212,3 +213,59 @@ async def changes(group: Group, addresses: list[str], capsys: pytest.CaptureFixt
         running.cancel()
         await asyncio.wait([running])
         await everybody.close()
+
+
+def test_a_moved_member_is_reached_after_a_restart_with_the_peers_of_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service file outlives a move: what [peers] says is where n0 was, what the log says is where everybody looks."""
+    group = Group(tmp_path, size=3)
+    before, elsewhere = dict(group.peers), f"127.0.0.1:{free_ports(1)[0]}"
+    try:
+        group.start_all()
+        asyncio.run(moved(group, elsewhere, capsys))
+        for member in before:
+            group.kill(member, signal.SIGTERM)
+        group.peers = before
+        group.start_all()
+        asyncio.run(reached_at(group, elsewhere))
+    finally:
+        group.close()
+
+
+async def moved(group: Group, elsewhere: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, client = group.client(), LedgerClient({**group.peers, "n0": elsewhere}, group=group.group, deadline_s=30.0)
+    try:
+        await append_surely(first, b"before")
+        await asyncio.to_thread(group.kill, "n0", signal.SIGTERM)
+        group.peers["n0"] = elsewhere
+        await asyncio.to_thread(group.start, "n0")
+
+        async def told() -> bool:
+            code, text = await asyncio.to_thread(command, capsys, group, "address", "n0", elsewhere, "--yes")
+            return code == 0 or " already" in text
+
+        await until(told)
+        await all_hold(client, group.peers, await append_surely(client, b"behind the move"))
+    finally:
+        await first.close()
+        await client.close()
+
+
+async def reached_at(group: Group, elsewhere: str) -> None:
+    client = LedgerClient({**group.peers, "n0": elsewhere}, group=group.group, deadline_s=30.0)
+    try:
+        await all_hold(client, group.peers, await append_surely(client, b"whoever leads"))
+        for member in sorted(group.peers.keys() - {"n0"}):
+            await until(partial(dials, client, member))
+    finally:
+        await client.close()
+
+
+async def dials(client: LedgerClient, member: str) -> bool:
+    """Whether that member's own connection to n0 stands."""
+    try:
+        links = (await client.state(member))["links"]
+    except LedgerError:
+        return False
+    return any(one["peer_id"] == "n0" and one["out_since"] is not None for one in links)

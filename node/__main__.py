@@ -140,7 +140,7 @@ def record_crash(data: Path | None, reason: str) -> None:
     }
     try:
         said_at = path.stat().st_mtime if path.exists() else 0.0
-        if time.time() - said_at >= 5.0:
+        if not 0 <= time.time() - said_at < 5.0:  # a clock that was set back makes it no news
             path.write_text(json.dumps(refusal) + "\n")
     except OSError as error:  # a full disk ends engines too: then of all times the supervisor has to go on
         note("no_reason_file", "error", reason=f"{path}: {error.strerror}; {reason}")

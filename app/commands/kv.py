@@ -49,7 +49,9 @@ def with_store(target: Target, work: Callable[[KvClient], Awaitable[T]]) -> T:
             return await work(KvClient(client))
         except Unsupported as error:
             begun = "a group has one if it was begun with node --state-machine kv"
-            raise Failure(Exit.FINDING, f"this group has no key-value store: {begun} ({error})") from None
+            raise Failure(
+                Exit.FINDING, f"this group has no key-value store, and nothing was sent: {begun} ({error})"
+            ) from None
         except KvError as error:
             raise Failure(Exit.USAGE, str(error)) from None
         finally:

@@ -62,10 +62,13 @@ class WatchGone(LedgerError):
 
 
 class KvClient:
-    """Use from one event loop, that of its `LedgerClient`. `member_id` reads from that member, as fresh as any."""
+    """Use from one event loop, that of its `LedgerClient`. `member_id` reads from that member, as fresh as any. A group
+    with another state machine than `kind` is refused (Unsupported), and nothing is written there."""
 
-    def __init__(self, client: LedgerClient, *, deadline_s: float = 10.0, member_id: str | None = None) -> None:
-        self._machine, self._member_id = MachineClient(client, deadline_s), member_id
+    def __init__(
+        self, client: LedgerClient, *, deadline_s: float = 10.0, member_id: str | None = None, kind: str | None = "kv"
+    ) -> None:  # fmt: skip
+        self._machine, self._member_id = MachineClient(client, deadline_s, kind), member_id
         self._writes: Gathered[bytes, KvResult] = Gathered(COMMANDS_MAX, self._carry_out, COMMANDS_BYTES_MAX)
         self._gets: dict[ReadMode, Gathered[bytes, KvItem | None]] = {}
 

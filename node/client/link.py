@@ -63,9 +63,12 @@ class GroupIdentity:
     def __init__(self, group: str, group_id: str | None = None) -> None:
         self.group, self.group_id = group, group_id
         self.members: dict[str, str] = {}  # as its members named them last, and where these are reached
+        self.state_machine: str | None = None  # its kind; None: not known, or none
 
     def learn(self, answer: Fields) -> None:
-        """Members come and go (SAFETY M1): who the voters are, as one that passed `check` says."""
+        """What one that passed `check` says: who the voters are, for they come and go (SAFETY M1), and what their state
+        machine is."""
+        self.state_machine = answer.optional_text("stateMachine") or self.state_machine
         named = answer.values.get("peers")
         if isinstance(named, dict) and len(named) <= MEMBERS_MAX:
             known = {str(one): str(at) for one, at in named.items() if at}

@@ -60,11 +60,14 @@ class Answered(NamedTuple):
 class MachineClient:
     """Use from one event loop, that of its `LedgerClient`, which stays the owner of the connections.
 
-    Calls of one turn of the loop travel together: commands in one frame, and so do questions of one kind.
+    Calls of one turn of the loop travel together: commands in one frame, and so do questions of one kind. `kind`: only
+    a group with that state machine gets them (`state_machine/kind.py`), for a command is in the log for good, and one
+    that its state machine cannot apply may stop it on every member; None: any gets them.
     """
 
-    def __init__(self, client: LedgerClient, deadline_s: float = 10.0) -> None:
+    def __init__(self, client: LedgerClient, deadline_s: float = 10.0, kind: str | None = None) -> None:
         self._client, self._deadline_s = client, seconds_of("deadline_s", deadline_s)
+        self._kind, self._is_checked = kind, kind is None
         self._commands: Gathered[Sequence[bytes], CommandResult] = Gathered(
             COMMANDS_MAX, self._carry_out, COMMANDS_BYTES_MAX
         )
@@ -97,6 +100,9 @@ class MachineClient:
         sent = encode_append(AppendRequest(bodies))
         while True:
             link = await self._client.leader_link(retry)
+            if not self._is_checked and not await self._check_kind(link, retry):
+                await retry.pause()
+                continue
             try:
                 found = self._settled(link, await self._send(link, sent, len(bodies), retry), retry)
             except NotSupported as error:
@@ -104,6 +110,24 @@ class MachineClient:
             if found is not None:
                 return found
             await retry.pause()
+
+    async def _check_kind(self, link: MemberLink, retry: Retry) -> bool:
+        """False: it cannot be asked now. Raises Unsupported where the group has another state machine. One that names
+        none is a plain log, which refuses commands, or of an older release."""
+        if link.identity.state_machine is None:
+            try:
+                fields = await link.ask(RequestCode.METADATA, {}, retry.left_s())
+            except (OSError, TimeoutError, RemotingError, BodyError) as error:
+                retry.reason = str(error) or "no answer in time"
+                self._client.forget(link)
+                return False
+            link.identity.check(link, fields)
+            link.identity.learn(fields)
+        has = link.identity.state_machine
+        if has not in (None, self._kind):
+            raise Unsupported(f"the group's state machine is {has!r}, not {self._kind!r}")
+        self._is_checked = True
+        return True
 
     async def _send(self, link: MemberLink, sent: Sequence[bytes], commands: int, retry: Retry) -> CommandAnswer | None:
         """None: it was not sent, and may be again. Raises OutcomeUnknown, NotSupported."""
@@ -173,6 +197,9 @@ class MachineClient:
         settled: list[QuestionAnswer | LedgerError | str] = ["it was not asked yet"] * len(questions)
         while True:
             link = await link_to(self._client, member_id, retry)
+            if not self._is_checked and not await self._check_kind(link, retry):
+                await retry.pause()
+                continue
             open_at = [at for at, one in enumerate(settled) if isinstance(one, str)]
             # Without a wait of its own it still may wait for its state.
             patience_ms = wait_ms or int(min(retry.left_s() * 1000, WAIT_MS_MAX))

@@ -246,6 +246,8 @@ class ClientRequests:
             return
         answer = {"code": 200, "group": self._group, "leaderId": replica.leader_id, "term": -1}
         answer["groupId"] = replica.member.hard.group_id
+        if replica.config.kind.takes_commands:
+            answer["stateMachine"] = replica.config.kind.name
         connection.answer(frame, dump(answer | {"peers": dict(replica.configuration.voters)}))
 
     def _append(self, connection: Connection, frame: Frame) -> None:

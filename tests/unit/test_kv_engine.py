@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown
+from node.client import LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Unsupported
 from node.client.kv import KvClient, WatchGone
 from node.client.machine import MachineClient
 from node.engine.applier import Batch
@@ -239,3 +239,27 @@ def test_a_read_waits_until_what_it_asks_for_is_applied(tmp_path: Path) -> None:
         await asyncio.gather(writing, return_exceptions=True)
 
     run(tmp_path, 1, work)
+
+
+def test_a_group_with_another_state_machine_gets_no_command_of_the_stores(tmp_path: Path) -> None:
+    """It was in the log for good, and might have stopped that state machine on every member."""
+
+    async def both() -> None:
+        members = group(tmp_path, 1, "elsewhere.counting:Counter", KeyValue)
+        engine = members[0][0]
+        async with running([engine]):
+            client = LedgerClient(dict(engine.settings.peers), deadline_s=30.0)
+            try:
+                before = await client.committed_index()
+                store = KvClient(client, deadline_s=30.0)
+                for asked in (store.put(b"a", b"1"), store.delete(b"a"), store.get(b"a"), store.range()):
+                    with pytest.raises(Unsupported, match="state machine is 'counter', not 'kv'"):
+                        await asked
+                assert await client.committed_index() == before
+                own = KvClient(client, deadline_s=30.0, kind="counter")
+                assert await own.put(b"a", b"1") > before
+                assert await KvClient(client, deadline_s=30.0, kind=None).get(b"a") is not None
+            finally:
+                await client.close()
+
+    asyncio.run(both())

@@ -185,7 +185,8 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "not_a_member": Advice(
         "{node} is asked here because somebody named it; nothing is sent to it, and its vote counts nowhere",
-        "add it (`quorumscope members add`), or stop it. This shows who belongs to the group",
+        "add it (`quorumscope members add`; one that was a member before, with an empty directory), or stop it."
+        " This shows who belongs to the group",
         "a-member-was-removed",
         command=MEMBERS,
         curl=MEMBERS_CURL,

@@ -119,6 +119,17 @@ def test_a_snapshot_that_goes_while_it_is_read_is_no_problem(data: Path, monkeyp
     assert directory.damaged_in(store) == []
 
 
+@pytest.mark.parametrize("words", [["verify"], ["verify", "--json"], ["inspect"]])
+def test_a_folder_with_nothing_in_it_is_no_sound_store(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was "no problem found", 0: of a wrong path, or of one whose files are gone."""
+    (tmp_path / "data").mkdir()
+    assert run(["store", words[0], str(tmp_path), *words[1:]]) == 64
+    said = capsys.readouterr()
+    assert not said.out and "there is nothing in data/ and no quorumscope.json" in said.err
+
+
 def test_nothing_committed_nothing_flipped(tmp_path: Path) -> None:
     store = FileStore.open(
         tmp_path / "s", group="g", node_id="n0", data_file_size=65536, index_file_size=1024, init=True

@@ -1,34 +1,34 @@
-// The live contract: one event stream per page, fragments morphed in place, and a page that hears nothing, or nothing
-// new of its group, says so within five seconds, greys its lanes and polls.
+// The live contract: one event stream a page, fragments morphed in place; a page that hears nothing, or nothing new of
+// its group, says so within five seconds, greys its lanes and polls.
 //
-// The stream is an EventSource and htmx does the morphing: a frozen server raises no event, so the watchdog, not the
-// stream, decides what is stale. HTTP/1.1 gives a browser six connections per host; at most SLOTS tabs hold a stream
-// (Web Locks), hidden tabs hold none, all others poll. Error answers never replace a fragment; 401 leads to the login.
+// A frozen server raises no event: a watchdog decides what is stale. HTTP/1.1 gives a browser six connections a host: at
+// most SLOTS tabs hold a stream (Web Locks), hidden ones none, others poll. An error answer replaces nothing; 401: login.
 import "./time.js";
 
-const SILENT_MS = 4500; // two beats missed, and a look later it is still under five seconds
+const SILENT_MS = 4500; // two beats missed; a look later still below 5 s
 const WATCH_MS = 250;
 const POLL_MS = 2000;
 const RETRY_MS = 1000;
 const SLOTS = 3;
 
+const clock = () => performance.now();
 const root = document.querySelector("[data-live]");
 const banner = document.getElementById("stale");
-let heardAt = performance.now();
+let heardAt = clock();
 let heardClock = new Date();
-let asOf = null; // of what is drawn; a console that beats and draws the same moment again is as good as frozen
-let movedAt = performance.now();
+let asOf = null; // of what is drawn; beats that draw the same moment again are as good as none
+let movedAt = clock();
 let movedClock = new Date();
 let polledAt = 0;
 let source = null;
-let streamedAt = 0; // when the stream said something last; a poll that is answered proves nothing of it
+let streamedAt = 0; // when the stream, not a poll, said something
 let release = null; // gives the slot back
 let starting = false;
 let polling = false;
 let applying = Promise.resolve();
 
 function heard() {
-  heardAt = performance.now();
+  heardAt = clock();
   heardClock = new Date();
 }
 
@@ -36,23 +36,23 @@ function noteMoment() {
   const drawn = root.querySelector("[data-as-of]")?.dataset.asOf ?? null;
   if (drawn !== null && drawn === asOf) return;
   asOf = drawn;
-  movedAt = performance.now();
+  movedAt = clock();
   movedClock = new Date();
 }
 
 // A tab that was hidden or stood still has a second to read what came.
 let lookedAt = 0;
 function look() {
-  const now = performance.now();
+  const now = clock();
   if (document.hidden || now - lookedAt > 5 * WATCH_MS) {
-    const aSecondLeft = now - SILENT_MS + 1000;
-    [heardAt, movedAt, streamedAt] = [heardAt, movedAt, streamedAt].map((at) => Math.max(at, aSecondLeft));
+    const least = now - SILENT_MS + 1000;
+    [heardAt, movedAt, streamedAt] = [heardAt, movedAt, streamedAt].map((at) => Math.max(at, least));
   }
   lookedAt = now;
 }
 
-const unheard = () => performance.now() - heardAt > SILENT_MS;
-const unmoved = () => asOf !== null && performance.now() - movedAt > SILENT_MS;
+const unheard = () => clock() - heardAt > SILENT_MS;
+const unmoved = () => asOf !== null && clock() - movedAt > SILENT_MS;
 
 function showStale(stale) {
   if (document.body.classList.contains("is-stale") === stale) return;
@@ -92,7 +92,7 @@ async function poll() {
       headers: { "HX-Request": "true" }, signal: AbortSignal.timeout(SILENT_MS), cache: "no-store",
     });
     if (answer.status === 401) return toLogin();
-    // What was followed has ended (an audit): its page shows how.
+    // What was followed has ended: its page shows how.
     if (answer.status === 404) return location.reload();
     if (answer.ok) {
       await apply(await answer.text());
@@ -107,17 +107,17 @@ async function poll() {
 
 function open() {
   source = new EventSource(root.dataset.live);
-  streamedAt = performance.now();
-  const said = () => { heard(); streamedAt = performance.now(); };
+  streamedAt = clock();
+  const said = () => { heard(); streamedAt = heardAt; };
   const fragment = (event) => { said(); apply(event.data); };
   source.onmessage = fragment;
   source.addEventListener("beat", said);
   source.addEventListener("expired", toLogin);
   for (const name of (root.dataset.liveEvent ?? "").split(" ").filter(Boolean)) source.addEventListener(name, fragment);
   source.onerror = () => {
-    if (source?.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    if (source?.readyState !== EventSource.CLOSED) return; // it tries again
     close();
-    poll(); // says why: a dead session, a page that is over, or nothing
+    poll(); // says why: a dead session, or a page that is over
     setTimeout(start, RETRY_MS);
   };
 }
@@ -129,9 +129,9 @@ function close() {
   release = null;
 }
 
-// Takes a free slot, or none; true when this tab may hold a stream.
+// True when this tab may hold a stream.
 async function slot() {
-  if (!navigator.locks) return false; // plain HTTP beyond loopback: nobody counts for us, so poll
+  if (!navigator.locks) return false; // plain HTTP beyond loopback: poll
   for (let number = 0; number < SLOTS; number++) {
     const taken = await new Promise((answer) => {
       navigator.locks.request(`quorumscope-stream-${number}`, { ifAvailable: true }, (lock) => {
@@ -162,10 +162,10 @@ if (root) {
     if (document.hidden) return;
     const silent = unheard();
     showStale(silent || unmoved());
-    // A connection that was lost without a word raises no error, ever: another one is opened below.
-    if (source && performance.now() - streamedAt > SILENT_MS) close();
-    if (performance.now() - polledAt < POLL_MS) return;
-    polledAt = performance.now();
+    // A connection lost without a word raises no error: below is another.
+    if (source && clock() - streamedAt > SILENT_MS) close();
+    if (clock() - polledAt < POLL_MS) return;
+    polledAt = clock();
     if (!source || silent) poll();
     if (!source) start();
   }, WATCH_MS);
@@ -178,8 +178,8 @@ if (root) {
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
-// A page without a stream: htmx asks for parts of it again (an operation, a pair), or this asks whether the console
-// still answers (a log, a trail). An error answer replaces nothing, so it is said; a frozen server sends none.
+// A page without a stream: htmx asks for parts again (an operation, a pair), or this asks whether the console answers
+// (a log, a trail). An error answer replaces nothing, so it is said.
 document.addEventListener("htmx:response:error", () => showStale(true));
 document.addEventListener("htmx:error", () => showStale(true));
 const asksAgain = () => document.querySelector('[hx-trigger^="every"]') !== null;
@@ -188,9 +188,7 @@ async function ask() {
   try {
     const answer = await fetch("/healthz", { signal: AbortSignal.timeout(SILENT_MS), cache: "no-store" });
     if (answer.ok) heard();
-  } catch {
-    // The watchdog says it.
-  }
+  } catch {} // the watchdog says it
 }
 
 if (!root) {
@@ -200,10 +198,10 @@ if (!root) {
     if (document.hidden) return;
     if (unheard() !== silent) {
       silent = !silent;
-      if (silent || !asksAgain()) showStale(silent); // parts asked for again say themselves when they are new
+      if (silent || !asksAgain()) showStale(silent); // parts asked for again say it themselves
     }
-    if (asksAgain() || performance.now() - polledAt < POLL_MS) return;
-    polledAt = performance.now();
+    if (asksAgain() || clock() - polledAt < POLL_MS) return;
+    polledAt = clock();
     ask();
   }, WATCH_MS);
 }
@@ -211,5 +209,5 @@ document.addEventListener("htmx:after:swap", () => { if (!root) { heard(); showS
 
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey || event.target.closest("input, textarea, select")) return;
-  if (event.key === "l" || event.key === "L") document.getElementById("back-to-live")?.click();
+  if (event.key.toLowerCase() === "l") document.getElementById("back-to-live")?.click();
 });

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -57,6 +58,7 @@ class Notifier:
     background: Background = field(default_factory=Background)
     started_at: datetime = field(default_factory=utc_now)
     clock: WallClock = field(default_factory=WallClock)
+    rests: int = 0  # so many ticks: the clock was set, and the groups' views were made before
     loaded: bool = False
     unsaved_since: datetime | None = None
     trimmed_at: datetime | None = None
@@ -116,7 +118,9 @@ class Notifier:
         if step is not None:
             self.clock_set(step)
         self.tell_beginnings(now)
-        if now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
+        if self.rests:
+            self.rests -= 1
+        elif now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
             self.look(now)
         await self.save()
         self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
@@ -125,6 +129,7 @@ class Notifier:
     def clock_set(self, step: ClockStep) -> None:
         """This machine's wall clock was set: what waits is due as soon as it would have been."""
         self.started_at = step.moved(self.started_at)
+        self.rests = 1 + math.ceil(2 * self.console.settings.sample_interval_ms / 1000 / TICK_S)
         self.memory = {key: alert.moved(step) for key, alert in self.memory.items()}
         for health in self.outbox.health.values():
             health.next_at = step.moved(health.next_at)

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,30 @@ def test_a_problem_is_reported_and_so_is_its_end(tmp_path: Path) -> None:
                 assert (kept[one["id"]]["kind"], kept[one["id"]]["state"]) == (one["kind"], "delivered")
             route = (await ann.get(f"{API}/routes/ops")).json()
             assert route["delivered_at"] and route["failing_since"] is None
+
+    run(work())
+
+
+def test_right_after_the_clock_was_set_nothing_is_judged_by_views_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A problem that ended just then had begun in an hour, and lasted 0 s."""
+
+    async def work() -> None:
+        async with console(tmp_path) as (_, notifier):
+            await notifier.background.stop()
+            notifier.started_at -= timedelta(days=1)
+            looked: list[datetime] = []
+            monkeypatch.setattr(type(notifier), "look", lambda _self, now: looked.append(now))
+            await notifier.tick()
+            before = len(looked)
+            monkeypatch.setattr("app.notify.notifier.utc_now", lambda: utc_now() - timedelta(hours=1))
+            await notifier.tick()
+            await notifier.tick()
+            assert len(looked) == before == 1
+            for _ in range(notifier.rests + 1):
+                await notifier.tick()
+            assert len(looked) == 2
 
     run(work())
 

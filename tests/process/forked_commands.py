@@ -28,7 +28,7 @@ from tests.ports import free_ports
 
 AT_ONCE: Final = 40
 LOOKS_EVERY_S: Final = 0.02
-WITHOUT_CONNECTION_S: Final = 20.0
+WITHOUT_CONNECTION_S: Final = 60.0
 LIMIT_S: Final = 120.0
 IMPORTED_FOR_ALL: Final = ("asyncio", "httpx2", "node.client", "node.message_client")
 

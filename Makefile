@@ -72,9 +72,9 @@ COMPUTED := tests/unit tests/scenarios tests/interop tests/fuzz tests/simulation
 test: setup
 	@$(MAKE) --no-print-directory -j2 -Otarget lint types imports collect
 	$(BIN)/python -m tests.prepare
-	@# What computes runs first and fills both cores. What starts processes waits for them half of the time, so three of
-	@# its files run at once, in the order of their names: the longest ones (Spark) come early.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --junitxml=$(VENV)/computed.xml $(COMPUTED)
+	@# What computes comes first. Three workers on two cores in both: a third of the time is waiting, for a process or a
+	@# clock. What starts processes runs in the order of its files' names: the longest ones (Spark) come early.
+	$(BIN)/python -m pytest -n 3 --dist loadfile --junitxml=$(VENV)/computed.xml $(COMPUTED)
 	$(BIN)/python -m tests.postgresql --sqlite-results $(VENV)/computed.xml
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(addprefix --ignore=,$(COMPUTED))
 

@@ -253,7 +253,9 @@ class MessageConsumer:
         if answer.fields is None or "nextBeginOffset" not in answer.fields:
             raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
         for record in records_of(answer.body):
-            await self._waiting.put(taking.hand(record))
+            message = taking.received(record)
+            await self._waiting.put(message)
+            taking.handed(message)
         return read_header(PullAnswer, answer.fields).next_begin_offset
 
     # --- offsets ------------------------------------------------------------------------------------------------

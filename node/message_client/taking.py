@@ -24,11 +24,13 @@ class Taking:
         self.next_offset = self.handed_to = self.done_to = begin
         self._done_ahead: dict[int, int] = {}  # by where each begins, its end: of what is done behind something open
 
-    def hand(self, record: MessageRecord) -> Received:
+    def received(self, record: MessageRecord) -> Received:
         """The next message. What lies before it, of other tags, is done with it."""
-        received = Received(record, self.queue, self, self.handed_to)
-        self.next_offset = self.handed_to = record.queue_offset + 1
-        return received
+        return Received(record, self.queue, self, self.handed_to)
+
+    def handed(self, message: Received) -> None:
+        """It waits for the application now: a pull that is ended before that begins again with it."""
+        self.next_offset = self.handed_to = message.record.queue_offset + 1
 
     def skip_to(self, offset: int) -> None:
         """Nothing up to there is for this group."""

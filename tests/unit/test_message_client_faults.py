@@ -18,7 +18,7 @@ from node.message_client import producer as producer_module
 from node.message_client.errors import Unavailable
 from node.message_client.link import Link
 from node.message_client.routes import Queue, Routes
-from node.message_client.taking import Taking
+from node.message_client.taking import Received, Taking
 from node.message_client.transactions import Decision
 from node.message_store.record import MessageRecord
 from node.rocketmq.codes import Request
@@ -352,10 +352,16 @@ def record_at(offset: int) -> Any:
     return Record()
 
 
+def hand(taking: Taking, record: Any) -> Received:
+    message = taking.received(record)
+    taking.handed(message)
+    return message
+
+
 def test_only_what_is_done_is_committed_in_whichever_order_it_is() -> None:
     """Two workers of one consumer: the one that was faster had both messages committed."""
     taking = Taking(Queue("b", "a:1", 0), 10)
-    first, second, third = (taking.hand(record_at(offset)) for offset in (12, 13, 17))  # others have other tags
+    first, second, third = (hand(taking, record_at(offset)) for offset in (12, 13, 17))  # others have other tags
     assert (taking.done_to, taking.handed_to) == (10, 18)
     taking.done(third)
     taking.done(second)
@@ -367,7 +373,7 @@ def test_only_what_is_done_is_committed_in_whichever_order_it_is() -> None:
     assert taking.done_to == 18
     taking.skip_to(25)
     assert taking.done_to == 25
-    last = taking.hand(record_at(25))
+    last = hand(taking, record_at(25))
     taking.done(last)
     assert taking.done_to == 26
 
@@ -378,14 +384,46 @@ def test_a_message_of_an_earlier_turn_at_a_queue_commits_nothing() -> None:
         queue = Queue("b", "a:1", 0, "T")
         before = Taking(queue, 10)
         consumer._takings[queue.key] = before
-        old = before.hand(record_at(10))
-        waits = before.hand(record_at(11))
+        old = hand(before, record_at(10))
+        waits = hand(before, record_at(11))
         consumer._takings[queue.key] = now = Taking(queue, 5)  # another client had it meanwhile, or it was set back
         consumer.done(old)
         assert (before.done_to, now.done_to) == (10, 5)
         consumer._waiting.put_nowait(waits)
-        consumer._waiting.put_nowait(now.hand(record_at(5)))
+        consumer._waiting.put_nowait(hand(now, record_at(5)))
         assert (await consumer.receive()).record.queue_offset == 5
+
+    asyncio.run(story())
+
+
+def test_a_message_that_had_no_room_when_its_pull_ended_is_pulled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another broker was the master by then: it counted as handed on, and did not come for as long as this consumer had
+    its queue."""
+
+    async def story() -> None:
+        monkeypatch.setattr(consumer_module, "WAITING_MAX", 1)
+        monkeypatch.setattr(consumer_module, "records_of", lambda body: [record_at(one) for one in bytes(body)])
+        asked: list[int] = []
+
+        def pull(call: Call) -> Reply | None:
+            offset = int((call.request.fields or {})["queueOffset"])
+            asked.append(offset)
+            said = {"nextBeginOffset": "9", "minOffset": "0", "maxOffset": "9", "suggestWhichBrokerId": "0"}
+            return Reply(0, said, None, bytes(range(offset, 9)))
+
+        async with serving({Request.PULL_MESSAGE: pull}) as master:
+            consumer = MessageConsumer(["127.0.0.1:1"], "G", "T")
+            queue = Queue("b", master, 0, "T")
+            taking = consumer._takings[queue.key] = Taking(queue, 7)
+            pulling = asyncio.create_task(consumer._pull_once(taking))
+            await until(lambda: consumer._waiting.full())
+            await asyncio.sleep(0)
+            pulling.cancel()
+            await asyncio.wait([pulling])
+            assert (await consumer.receive()).record.queue_offset == 7
+            await consumer._pull_once(taking)
+            assert (await consumer.receive()).record.queue_offset == 8 and asked == [7, 8]
+            await consumer._routes.close()
 
     asyncio.run(story())
 
@@ -489,7 +527,7 @@ def test_a_broker_that_hangs_holds_up_the_end_once_and_not_for_each_queue(monkey
             consumer._routes._links[address] = Counted(address)
             for number in range(40):
                 taking = Taking(replace_id(address, number), 0)
-                taking.done(taking.hand(record_at(0)))
+                taking.done(hand(taking, record_at(0)))
                 consumer._takings[taking.queue.key] = taking
             async with asyncio.timeout(30):
                 task = asyncio.create_task(consumer._commit(list(consumer._takings.values())))

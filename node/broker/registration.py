@@ -194,7 +194,8 @@ class Registrar:
                     self._wanted.learned(address, answer.ha_server_addr)
                 self.registered_ms[address] = time.time_ns() // 1_000_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), AGAIN_S)
+                async with asyncio.timeout(AGAIN_S):
+                    await changed.wait()
 
     def close(self) -> None:
         for task in self._background.tasks:

@@ -136,10 +136,10 @@ class MessageConsumer:
                 if self._report is not None and self._reported != str(error):
                     self._reported = str(error)
                     self._report(self._reported)
-            try:
-                await asyncio.wait_for(self._changed.wait(), within_s)
-            except TimeoutError:
-                continue
+            # Not `wait_for`: in Python 3.11 it may lose a cancellation that comes with its time-out, and this went on.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self._changed.wait()
 
     def _forget_routes(self) -> None:
         for topic in self._topics:

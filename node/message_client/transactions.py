@@ -197,7 +197,8 @@ class TransactionProducer:
             heard = await asyncio.gather(*(self._beat(one, said) for one in (*masters, *slaves)))
             gone = (not masters and bool(self._topics)) or not all(heard[: len(masters)])
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._new_topic.wait(), AGAIN_S if gone else HEARTBEAT_EVERY_S)
+                async with asyncio.timeout(AGAIN_S if gone else HEARTBEAT_EVERY_S):
+                    await self._new_topic.wait()
 
     async def _beat(self, address: str, said: bytes) -> bool:
         with contextlib.suppress(Unavailable):

@@ -542,3 +542,22 @@ def test_a_broker_that_hangs_holds_up_the_end_once_and_not_for_each_queue(monkey
 
 def replace_id(address: str, number: int) -> Queue:
     return replace(Queue("b", address, 0, "T"), queue_id=number)
+
+
+def test_a_consumer_ends_also_where_that_comes_with_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11's `wait_for` loses a cancellation that comes with what it waits for: the end waited for ever."""
+    monkeypatch.setattr(consumer_module, "SHARE_OUT_EVERY_S", 3600.0)
+
+    async def story() -> None:
+        handlers = consumers_broker({}, lambda: Reply(body=dump({"consumerIdList": []})), lambda _: None)
+        async with (
+            serving(handlers) as master,
+            serving({Request.GET_ROUTEINFO_BY_TOPIC: route_to(lambda: master)}) as names,
+        ):
+            async with MessageConsumer([names], "G", "T") as consumer:
+                await until(lambda: bool(consumer._takings))
+                consumer._changed.set()
+                await asyncio.sleep(0)  # who waits is awake, and has not run on
+            assert not consumer._background.tasks
+
+    asyncio.run(story())

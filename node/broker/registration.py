@@ -163,7 +163,8 @@ class Registrar:
         host, port = split_address(address)
         while True:
             try:
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), DIAL_WITHIN_S)
+                async with asyncio.timeout(DIAL_WITHIN_S):
+                    reader, writer = await asyncio.open_connection(host, port)
             except (OSError, TimeoutError):
                 await asyncio.sleep(AGAIN_S)
                 continue
@@ -189,7 +190,8 @@ class Registrar:
                 changed.clear()
                 said_s, opaque = now_s, opaque + 1
                 writer.write(encode(self._own.as_request(opaque)))
-                answer = await asyncio.wait_for(_answer_of(reader, opaque), ANSWER_WITHIN_S)
+                async with asyncio.timeout(ANSWER_WITHIN_S):
+                    answer = await _answer_of(reader, opaque)
                 if self._wanted is not None and answer.ha_server_addr and self._own.broker_id:
                     self._wanted.learned(address, answer.ha_server_addr)
                 self.registered_ms[address] = time.time_ns() // 1_000_000

@@ -269,6 +269,7 @@ def test_a_long_trail_goes_on_in_another_file(tmp_path: Path, monkeypatch: pytes
 def test_what_is_decided_about_a_store_is_in_it(tmp_path: Path) -> None:
     store = tmp_path / "dledger-n0"
     (store / "data").mkdir(parents=True)
+    (store / "data" / "00000000000000000000").write_bytes(bytes(4096))
     path = tmp_path / operator_trail.NAME
     assert run_cli(["store", "repair", str(store), "--set-term", "5", "--dry-run"]) != 0
     assert not path.exists()

@@ -188,11 +188,13 @@ def with_control_plane(
         hangs_there = f"{NO_ANSWER} {HTTP_TIMEOUT_S:.0f} s from its control plane; at its port: {member.reason}"
         return member.model_copy(update={"reason": hangs_there})
     reason = f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else member.reason
+    if state.engine == "ok" and state.self_id == member.id:
+        reason = f"{member.reason}; its control plane says that its engine runs"
     if state.self_id != member.id:
         return member.model_copy(update={"reason": reason})
     start = StateView(
         engine=state.engine, engine_reason=state.engine_reason, self_id=state.self_id,
-        started_with=state.started_with, data_dir=state.data_dir,
+        started_with=state.started_with, data_dir=state.data_dir, peers=state.peers,
     )  # fmt: skip
     return member.model_copy(update={"reason": reason, "start": start})
 

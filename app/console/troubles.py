@@ -10,6 +10,7 @@ from app.health.group_view import GroupView, MemberView
 
 WORDS: Final = {
     "replica_silent": "silent", "never_reached": "never reached", "cut_off": "cut off", "one_way": "one-way link",
+    "wrong_address": "wrong address",
     "log_damaged": "damaged log", "audit_divergent": "differs", "not_append": "not in APPEND",
     "catching_up": "catching up", "not_catching_up": "falls behind", "lagging": "falls behind",
     "voter_restricted": "does not vote", "dispatcher_loop": "goes round", "two_leaders": "second leader",

@@ -135,6 +135,13 @@ ADVICE: Final[dict[str, Advice]] = {
         command="{audit}",
         actions=("audit",),
     ),
+    "wrong_address": Advice(
+        "the group's log has another address of {node} than {node} itself, and nobody of the group reaches it there",
+        "where {node} is to stay where it is, this tells the group so; else start it with [peers] that name the address"
+        " in the log",
+        "a-member-is-cut-off",
+        command="{members_address}",
+    ),
     "cut_off": NETWORK,
     "one_way": NETWORK,
     "not_connected": NETWORK,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from app.health.addresses import wrong_address
 from app.health.applying import not_applying
 from app.health.audited import audited
 from app.health.certificates import certificates
@@ -50,6 +51,7 @@ RULES: Final[tuple[Rule, ...]] = (
     writes_stopped,
     engine_down,
     silent,
+    wrong_address,
     cut_off,
     alarms,
     damaged,
@@ -72,6 +74,7 @@ RULES: Final[tuple[Rule, ...]] = (
 LATE: Final = frozenset({"lagging", "resends"})
 AWAY: Final = LATE | {"not_connected", "slow_link", "engine_late", "not_append", "not_catching_up"}
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
+    "wrong_address": AWAY | {"cut_off", "one_way", "member_unreachable", "catching_up"},
     "cut_off": AWAY | {"one_way", "catching_up"},
     "one_way": AWAY,
     "replica_silent": AWAY,

@@ -19,6 +19,7 @@ NOT_APPEND_S: Final = 1.5  # a moment of COMPARE belongs to every election
 FULL: Final = "its disk is full"
 DAMAGED: Final = "it cannot read part of its log"
 DIVERGED: Final = "it has DIVERGED"
+UNREACHED: Final = "its leader has no connection to it"
 
 
 def confirm_nothing(view: GroupView) -> dict[str, str]:
@@ -55,6 +56,9 @@ def out_of_step(one: MemberView, view: GroupView) -> str:
     """Why a follower holds nothing new, by its own word or by what its leader does with it; empty: it does."""
     if one.reach == "ok" and one.state is not None and one.state.faults:
         return DAMAGED
+    known = view.leader.state.peer(one.id) if view.leader is not None and view.leader.state is not None else None
+    if known is not None and known.connected is False:
+        return UNREACHED  # who reaches its leader is heard all the same
     now, since = time_of(view.as_of), time_of(one.dispatcher.since if one.dispatcher is not None else None)
     state = one.dispatcher_state
     if state == "DIVERGED":

@@ -18,6 +18,7 @@ CRITICAL, ATTENTION, UNKNOWN, INFO = "critical", "attention", "unknown", "info"
 SEVERITY_ORDER: Final = (CRITICAL, UNKNOWN, ATTENTION, INFO)
 HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
 ELECTION_TIMEOUT_MAX_MS: Final = 1000
+CONNECTING_GRACE_S: Final = 2.5  # a dialler waits for a second at most
 SLOW_MS: Final = 100
 # So long before a certificate ends it is worth a word, and the last warning.
 CERTIFICATE_SOON: Final = timedelta(days=21)

@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
 
-from app.health.facts import ATTENTION, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, time_of
+from app.health.addresses import sought_at
+from app.health.facts import ATTENTION, CONNECTING_GRACE_S, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, time_of
 from app.health.group_view import MemberView
 from node.views.state import LinkView
 
@@ -23,7 +24,6 @@ OLD_ACKS_GRACE_S: Final = 1.5
 RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
 UNSURE_GRACE_S: Final = 0.75
-CONNECTING_GRACE_S: Final = 2.5  # a dialler waits for a second at most
 UNHEARD_TIMES: Final = 2
 
 
@@ -159,6 +159,8 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
                 low, high = sorted((one.id, peer.id))
                 pairs.setdefault((low, high), []).append(one.id)
     for (low, high), tellers in sorted(pairs.items()):
+        if any(sought_at(facts, answering[one]) for one in (low, high)):
+            continue  # `wrong_address` says it
         member = high if low == facts.view.leader_id else low
         both = len(tellers) == 2
         which = f"{low} and {high} have no connection to each other" if both else (

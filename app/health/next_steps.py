@@ -11,13 +11,14 @@ import shlex
 from typing import Final
 from urllib.parse import urlsplit
 
+from app.health.addresses import own_address
 from app.health.advice import ADVICE, ALARM, SCRUB, Advice
 from app.health.confirming import survives, writes_stopped
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
-from app.health.silences import ANOTHER, ERRS, NO_WORD, NOT_ASKED, REFUSED, REFUSES, RUNS, STARTS_AGAIN
+from app.health.silences import ANOTHER, ERRS, NO_WORD, NOT_ASKED, REFUSED, REFUSES, RUNS, RUNS_ELSEWHERE, STARTS_AGAIN
 
 OTHER_GROUP: Final = " belongs to another group of this name"
 DOCS: Final = "docs/problems.md"
@@ -123,6 +124,8 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
     if finding.code in ("member_unreachable", "engine_down") and state is not None and one is not None:
         if state.engine == "stale":
             return ADVICE["engine_silent"]
+        if state.engine == "ok":
+            return RUNS_ELSEWHERE
         if state.engine_reason is not None:
             return STARTS_AGAIN if state.engine_reason.startswith(CRASHED) else REFUSED
     if finding.code == "member_unreachable" and one is not None and timed_out(one):
@@ -169,6 +172,7 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "status": status_command(url, view),
         "leader_status": status_command(leader_url, view),
         "members": status_command(leader_url, view, "members list"),
+        "members_address": status_command(leader_url, view, f"members address {finding.node_id} {own_address(one)}"),
         "needed": str(view.quorum.needed),
         "audit": " ".join(["quorumscope audit", *nodes]) if nodes else status_command("", view),
         "kind": finding.code.removeprefix("alarm_").replace("_", " "),

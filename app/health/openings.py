@@ -22,7 +22,7 @@ LEADERS_WORD: Final = frozenset(
     {
         "cut_off", "one_way", "slow_link", "engine_late", "resends", "lagging", "catching_up", "not_catching_up",
         "not_append", "dispatcher_loop", "diverged", "commit_stalled", "closures_full", "closures_piling",
-        "closures_slow",
+        "closures_slow", "wrong_address",
     }
 )  # fmt: skip
 # Whether a member answers is seen without its word.

@@ -25,6 +25,14 @@ RUNS: Final = Advice(
     command="quorumscope status --node {there}",
     curl="curl -s {there}/api/v1/state",
 )
+RUNS_ELSEWHERE: Final = Advice(
+    "{node}'s control plane says that its engine runs; its member port does not answer here at {address}",
+    "start nothing: see whether {node} listens there (`quorumscope members list` says where the group looks for it,"
+    " `members address` changes that), and look at the way there; this shows what {node} says of itself",
+    "a-member-does-not-answer",
+    command="quorumscope status --node {there}",
+    curl="curl -s {there}/api/v1/state",
+)
 NOT_ASKED: Final = Advice(
     "this console does not ask {node}, so that nothing is known of it but what its leader says",
     "an admin approves the address that a member named for it, or names one, on the group's page Addresses; this shows"

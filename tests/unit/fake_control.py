@@ -44,6 +44,8 @@ class FakeNode:
     role: str = "FOLLOWER"
     # How far its clock is ahead.
     clock_s: float = 0.0
+    # Where the others look for it; they do not reach it there.
+    sought_at: str | None = None
     ack_ms: int | None = 20
     rtt_ms: float | None = 0.8
     unanswered_ms: float | None = None
@@ -114,6 +116,7 @@ class FakeNode:
             },
             "peers": [
                 {"id": one.id, "address": f"127.0.0.1:{20911 + n}", "control_url": one.url}
+                | ({"address": one.sought_at, "connected": False} if one.sought_at and one is not self else {})
                 for n, one in enumerate(self.group.nodes.values())
                 if self.group.members is None or one.id in self.group.members
             ],

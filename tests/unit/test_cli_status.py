@@ -141,6 +141,47 @@ def test_followers_without_a_connection_to_each_other_are_named_once() -> None:
     assert [one.text for one in one_way.problems] == ["n2 has no connection to n1, for 3 s."]
 
 
+def moved(known: Json, member_id: str, address: str) -> Json:
+    """What the log of this one says of a member since its address was changed: nobody reaches it there."""
+    for peer in known["state"]["peers"]:
+        if peer["id"] == member_id:
+            peer.update(address=address, connected=False)
+    return known
+
+
+ELSEWHERE = (
+    "The group looks for n2 at n2:99, as its log says, and does not reach it there;"
+    " n2 says that it is at n2:1, for 3 s."
+)
+
+
+def test_a_wrong_address_in_the_log_is_named_as_the_cause_of_a_cut() -> None:
+    leader = moved(member("n0", acks={"n0": 0, "n1": 20, "n2": 7250}), "n2", "n2:99")
+    n2 = without_connection(member("n2", leader=None, role="CANDIDATE"), "n0", "n1")
+    summary = look([leader, moved(member("n1"), "n2", "n2:99"), n2])
+    assert codes(summary) == [("wrong_address", "n2")]
+    (found,) = summary.problems
+    assert found.text == ELSEWHERE
+    assert "members address n2 n2:1 --peers" in found.command
+    leader["state"]["links"] = [{"peer_id": one, "in_since": None, "last_heard_ms": 30} for one in ("n1", "n2")]
+    asks = look([leader, moved(member("n1"), "n2", "n2:99"), n2])
+    assert asks.problems[0].at_stake == "writes get through, and one more failure stops them", "it asks for votes there"
+    connected = member("n0", acks=FRESH)
+    connected["state"]["peers"][2]["address"] = "n2:99"
+    assert codes(look([connected, member("n1"), member("n2")])) == [], "it is reached there, by another name"
+
+
+def test_who_answers_by_its_control_plane_only_is_not_to_be_started_again() -> None:
+    says = member("n2", leader=None, role="CANDIDATE")["state"] | {"started_with": "quorumscope node --id n2"}
+    n2 = silent("n2") | {"address": "n2:99", "start": says, "control_url": "http://127.0.0.1:3"}
+    leader = moved(member("n0", acks={"n0": 0, "n1": 20, "n2": 7250}), "n2", "n2:99")
+    summary = look([leader, member("n1"), n2])
+    assert [(one.code, one.text) for one in summary.problems] == [("wrong_address", ELSEWHERE)]
+    cut = look([member("n0", acks=FRESH), member("n1"), n2])
+    assert codes(cut) == [("member_unreachable", "n2")]
+    assert cut.problems[0].step.startswith("start nothing: ") and "--node http://127.0.0.1:3" in cut.problems[0].command
+
+
 def test_a_member_that_does_not_answer_is_not_also_cut_off_or_unconnected() -> None:
     leader = without_connection(member("n0", acks={"n0": 0, "n1": 20, "n2": 60_000}), "n2")
     summary = summary_of("g", [leader, member("n1"), silent("n2")], NOW)

@@ -127,6 +127,12 @@ def cut_off(story: Story) -> None:
     story.look(5)
 
 
+def moved_to_a_wrong_address(story: Story) -> None:
+    story.look(2)
+    story.node("n1").sought_at, story.node("n1").ack_ms = "127.0.0.1:9", None
+    story.look(8)
+
+
 def just_back(story: Story) -> None:
     story.node("n1").ack_ms = 12_000
     story.look(2)
@@ -393,6 +399,13 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (leader_unseen, "attention", ["leader_out_of_sight", "replica_silent"], "The leader n0 does not answer", "unknown"),
     (split_brain, "critical", ["two_leaders"], "n0 and n1 both lead term 4", ""),
     (cut_off, "attention", ["cut_off"], "n1 is cut off from n0, for 14 s; it still answers here.", "Quorum stands"),
+    (
+        moved_to_a_wrong_address,
+        "attention",
+        ["wrong_address"],
+        "The group looks for n1 at 127.0.0.1:9, as its log says, and does not reach it there; n1 says that it is at",
+        "",
+    ),
     (just_back, "ok", [], "All 3 replicas are in step.", ""),
     (
         snapshot,

@@ -109,6 +109,7 @@ class Target:
     control_tls: ssl.SSLContext | None = None
     group_id: str | None = None
     asked: str | None = None
+    itself: StateView | None = None  # what `asked` said, where its own log says that it is no member (any more)
     demo: bool = False
     has_brokers: bool = False  # of a demo
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
@@ -122,8 +123,7 @@ class Target:
 
 
 def say(line: str) -> None:
-    """Progress and remarks for people, on stderr; whatever a member's words in it hold, it is one line. One that cannot
-    be written (a full disk, no reader) changes no exit code."""
+    """Progress and remarks for people on stderr, a line each; one that cannot be written changes no exit code."""
     with contextlib.suppress(OSError):
         print(escaped(line), file=sys.stderr, flush=True)
 
@@ -283,7 +283,8 @@ def _target_from_control(
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
     urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}
     known = state.group_id if is_group_id(state.group_id) else None
-    return Target(peers, state.group, token, urls, tls=shown, control_tls=checked, group_id=known, asked=state.self_id)
+    itself = None if state.self_id in peers else state
+    return Target(peers, state.group, token, urls, shown, checked, known, state.self_id, itself)
 
 
 def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None) -> StateView:
@@ -349,10 +350,9 @@ def control_answer(
     except (httpx2.HTTPError, TimeoutError) as error:
         may_be_done, text = without_answer(base, error, changes=method != "GET" and not (body or {}).get("dry_run"))
         raise Failure(Exit.UNKNOWN_OUTCOME if may_be_done else Exit.UNREACHABLE, text) from error
-    try:
+    content = None
+    with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(raw)
-    except (ValueError, RecursionError):
-        content = None
     if not isinstance(content, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
     if status in (401, 403):

@@ -94,6 +94,8 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
         asked += await ask_all(named)
     except Denied as error:
         say(f"{', '.join(named.peers)}: {error}; give --peers with them, so that they are asked with the token")
+    if target.itself is not None and target.asked is not None and target.asked not in named.peers:
+        asked.append(AskedMember(id=target.asked, address="", reach="ok", state=target.itself))
     members = sorted(asked, key=lambda one: one.id)
     every = replace(target, peers={**named.peers, **target.peers})
     members = await asyncio.gather(*(completed(one, members, every) for one in members))

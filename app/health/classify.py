@@ -83,6 +83,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "not_catching_up": frozenset({"not_append", "lagging"}),
     "slow_link": LATE,
     "engine_late": LATE,
+    "alarm_removed": AWAY | {"cut_off", "one_way", "catching_up"},
     "alarm_disk_full": LATE | {"not_catching_up"},
     "alarm_applier_down": frozenset({"not_applying"}),
     "alarm_apply_failed": frozenset({"not_applying"}),

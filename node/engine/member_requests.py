@@ -92,14 +92,12 @@ def behind(replica: Replica, change: MemberChange) -> dict[str, Any]:
     """What that member lacks, and how long it takes it at most; null: nobody knows."""
     store, config = replica.store, replica.config
     size = getattr(store, "size_bytes", None)
-    lag_bytes = size if isinstance(size, int) else None
-    lag_entries = store.end_index - store.begin_index + 1
+    whole = store.end_index - store.begin_index + 1
+    lag_entries = 0 if change.kind in (Kind.REMOVE, Kind.ADDRESS) else whole
     peer = replica.peers.of.get(change.member_id)
-    if change.kind in (Kind.REMOVE, Kind.ADDRESS):
-        lag_entries, lag_bytes = 0, 0
     if peer is not None and peer.match_index >= 0:
-        whole, lag_entries = max(1, lag_entries), store.end_index - peer.match_index
-        lag_bytes = None if lag_bytes is None else lag_bytes * lag_entries // whole
+        lag_entries = store.end_index - peer.match_index
+    lag_bytes = size * min(lag_entries, whole) // max(1, whole) if isinstance(size, int) else None
     rate = config.catch_up_bytes_per_s
     seconds = None if lag_bytes is None or not rate else round(lag_bytes / rate, 1)
     return {

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.commands import common
 from app.commands import group as commands
 from app.commands.common import Exit, Failure, Target
 from app.commands.standing import AskedMember, StatusView
@@ -438,6 +439,32 @@ def test_members_that_only_the_leader_knows_are_asked_too(monkeypatch: pytest.Mo
     summary = asyncio.run(commands.ask_group(target))
     assert [one.id for one in summary.members] == ["n0", "n1", "n2", "n3"] and summary.quorum.size == 4
     assert asked == [(one, f"{one}:1", "the token") for one in IDS] + [("n3", "n3:1", None)]  # nobody gave it for n3
+
+
+def test_a_removed_member_that_was_added_again_with_its_old_directory_is_not_called_cut_off() -> None:
+    back = member("n2", leader=None, role="CANDIDATE", alarms=REMOVED)
+    summary = look([member("n0", acks={"n0": 0, "n1": 20, "n2": None}), member("n1"), back])
+    assert codes(summary) == [("alarm_removed", "n2")]
+
+
+def test_a_removed_member_that_was_asked_shows_though_its_own_log_has_it_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = with_peers(member("n2", leader=None, role="CANDIDATE", alarms=REMOVED), "n0", "n1")["state"]
+    own |= {"group": "g", "group_id": None}
+    monkeypatch.setattr(common, "control_call", lambda *_args, **_more: own)
+    target = common.target_of(None, "http://127.0.0.1:1", None, None)
+    assert sorted(target.peers) == ["n0", "n1"] and target.asked == "n2"
+
+    async def ask_all(asked: Target) -> list[AskedMember]:
+        leader = with_peers(member("n0", acks={"n0": 0, "n1": 20}), "n0", "n1")
+        answers = {"n0": leader, "n1": with_peers(member("n1"), "n0", "n1")}
+        return [read(AskedMember, answers[one]) for one in asked.peers]
+
+    monkeypatch.setattr(commands, "ask_all", ask_all)
+    found = asyncio.run(commands.ask_group(target))
+    assert [one.id for one in found.others] == ["n2"] and codes(found) == [("member_removed", "n2")]
+    assert commands.pressing_of(found), "it is what was asked for"
 
 
 # --- on a terminal ---

@@ -81,6 +81,20 @@ def test_a_member_that_is_down_answers_nothing_though_its_address_changes() -> N
     assert (said["after"]["answering"], said["after"]["survives"]) == (["n0", "n1"], 0)
 
 
+def test_what_a_member_lacks_that_leaves_or_moves_is_said_in_bytes_as_well() -> None:
+    group = Group()
+    group.cut_off("n2")
+    for _ in range(9):
+        group.propose("n0", b"x")
+    group.run(3000 * MS)
+    replica = group.replica("n0")
+    replica.store.size_bytes = 100 * (replica.store.end_index - replica.store.begin_index + 1)  # type: ignore[attr-defined]
+    for change in (MemberChange(REMOVE, "n2"), MemberChange(ADDRESS, "n2", "127.0.0.1:9999")):
+        said = preflight(replica, change)
+        assert said["lagEntries"] >= 9 and said["lagBytes"] == 100 * said["lagEntries"], said
+    assert preflight(replica, MemberChange(REMOVE, "n9"))["lagEntries"] == 0
+
+
 def test_one_voter_makes_a_quorum_and_two_make_one() -> None:
     alone, both = ["n0"], ["n0", "n1"]
     before = {"voters": alone, "needed": 1, "answering": alone}

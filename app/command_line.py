@@ -154,7 +154,10 @@ def one_line(text: str) -> str:
 
 def refused(error: OSError) -> Exit:
     """Says what an operating system refused, the printing of a result for one; the exit code."""
-    say(f"quorumscope: {one_line(str(error)) or type(error).__name__}")  # a time-out says nothing itself
+    said = one_line(str(error)) or type(error).__name__  # a time-out says nothing itself
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of no file: what getcwd raises
+        said = "the current directory was removed: `cd` to one that exists, and run it again"
+    say(f"quorumscope: {said}")
     return Exit.UNDETERMINED
 
 

@@ -116,6 +116,8 @@ def link(
     else:
         say("good for one login within a day:")
         show(address)
+    if not (url or known):
+        say("no console noted its address in this database yet: where it will be another one, give --url URL")
     return Exit.FINE
 
 

@@ -36,6 +36,20 @@ def test_a_link_then_a_token_then_none(db: list[str], capsys: pytest.CaptureFixt
     assert capsys.readouterr() == ("", "no tokens\n")
 
 
+def test_a_link_to_a_console_that_never_started_says_that_its_address_is_assumed(
+    db: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside a console that was just starting, with TLS, it was http:// and another port, without a word."""
+    assert run(["db", "upgrade", *db]) == 0
+    capsys.readouterr()
+    assert run(["user", "link", *db]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("http://127.0.0.1:8421/login/link/")
+    assert "no console noted its address in this database yet" in said.err and "--url" in said.err
+    assert run(["user", "link", "--url", "https://logs.example", *db]) == 0
+    assert capsys.readouterr().err == "good for one login within a day:\n"
+
+
 def test_a_database_without_users_says_how_to_make_one(db: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["db", "upgrade", *db]) == 0
     capsys.readouterr()

@@ -190,6 +190,19 @@ def test_an_empty_word_may_be_a_key_or_a_value(capsys: pytest.CaptureFixture[str
         assert "which group?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["demo"], ["simulate", "--steps", "1"]], ids=" ".join)
+def test_a_current_directory_that_was_removed_is_named(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "No such file or directory", of no file."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(arguments) == Exit.UNDETERMINED
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last == "quorumscope: the current directory was removed: `cd` to one that exists, and run it again"
+
+
 def test_an_unknown_variable_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

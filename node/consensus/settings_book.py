@@ -16,6 +16,7 @@ from node.protocol.group_settings import GroupSettings, SaidSettings
 from node.protocol.messages import Hello
 
 DIFFER = "settings_differ"
+CONFLICT = "timings_conflict"
 
 
 def settings_of(config: ReplicaConfig) -> GroupSettings:
@@ -34,6 +35,11 @@ def settings_in(hello: Hello, ours: GroupSettings) -> GroupSettings:
 def is_older(hello: Hello | None) -> bool:
     """Whether a peer that said this is of a release before this one; None: nothing is known of it."""
     return hello is not None and hello.settings is None
+
+
+def spelled(settings: GroupSettings, name: str) -> str:
+    """A setting's value as the configuration has it."""
+    return str(getattr(settings, name)).lower()
 
 
 class SettingsBook:
@@ -77,7 +83,7 @@ class SettingsBook:
         if was is not None and (not was.differences(ours) or (self.was is not None and not was.differences(self.was))):
             return None
         name = differences[0]
-        mine, other = getattr(ours, name), getattr(theirs, name)
+        mine, other = spelled(ours, name), spelled(theirs, name)
         return f"{name} differs: {other} at {hello.node_id}, {mine} at {self._member.self_id}"
 
     def heard(self, peer: Progress, before: Hello | None, hello: Hello, now: int) -> None:
@@ -90,7 +96,8 @@ class SettingsBook:
         self.compare(peer.peer_id, hello, now)
 
     def compare(self, peer_id: str, hello: Hello, now: int) -> None:
-        """The alarm about a peer that is let in all the same."""
+        """The alarms about a peer that is let in all the same."""
+        self._compare_timings(peer_id, hello, now)
         ours = self.settings
         theirs = settings_in(hello, ours)
         differences = ours.differences(theirs)
@@ -99,12 +106,26 @@ class SettingsBook:
             return
         own = self._member.self_id
         words = [
-            f"{name} is {getattr(theirs, name)} at {peer_id}, {getattr(ours, name)} at {own}" for name in differences
+            f"{name} is {spelled(theirs, name)} at {peer_id}, {spelled(ours, name)} at {own}" for name in differences
         ]
         text = (
             f"settings are being changed, and are not alike yet: {', '.join(words)}; change them on the other members"
         )
         self._member.alarm(DIFFER, text, now, peer_id=peer_id, severity="warning")
+
+    def _compare_timings(self, peer_id: str, hello: Hello, now: int) -> None:
+        """A start has taken what a running member would have been refused: a heartbeat too slow for that peer."""
+        member, own = self._member, self._member.self_id
+        beat_ms = member.config.timing.heartbeat_ns // MS
+        min_ms = hello.settings.election_min_ms if hello.settings is not None else None
+        if min_ms is None or 2 * beat_ms <= min_ms:
+            member.clear_alarm(CONFLICT, now, peer_id=peer_id)
+            return
+        text = (
+            f"heart_beat_time_interval_ms {beat_ms} at {own} is more than half of election_timeout_min_ms {min_ms} at"
+            f" {peer_id}, which may take {own} for lost whenever it leads: raise that one there, or lower this one"
+        )
+        member.alarm(CONFLICT, text, now, peer_id=peer_id, severity="warning")
 
     def known_by(self, hello: Hello | None) -> bool:
         """Whether a peer that said this knows our present settings, and has the same."""

@@ -373,3 +373,26 @@ def test_a_replica_changes_its_own_configuration_and_nobody_elses() -> None:
     replica = Replica(config, store_of(), random.Random(1), 0)
     assert replica.change_settings(replace(config, flush=ASYNC), 0) is None
     assert (replica.config.flush, config.flush) == (ASYNC, SYNC)
+
+
+def test_a_start_with_a_heartbeat_too_slow_for_a_member_is_an_alarm() -> None:
+    """A running member is refused such a change (above); a start has only its own file to go by."""
+    slow = Timing(heartbeat_ns=400 * MS, election_min_ns=1_000 * MS, election_max_ns=2_000 * MS)
+    solo = Solo(timing=slow)
+    heard(solo, "n1", PLAIN)
+    heard(solo, "n2", PLAIN._replace(election_min_ms=800))
+    alarms = solo.replica.member.alarms
+    assert [key for key in alarms if key[0] == "timings_conflict"] == [("timings_conflict", "n1")]
+    assert "400 at n0 is more than half of election_timeout_min_ms 500 at n1" in alarms["timings_conflict", "n1"].text
+    heard(solo, "n1", PLAIN._replace(election_min_ms=1_000))
+    assert ("timings_conflict", "n1") not in alarms, "n1 was changed as well"
+    heard(solo, "n1", PLAIN)
+    assert ("timings_conflict", "n1") in alarms
+    assert change(solo, timing=LONGER) is None
+    assert ("timings_conflict", "n1") not in alarms, "this one was changed back"
+
+
+def test_values_are_said_as_the_configuration_has_them() -> None:
+    solo = Solo()
+    leased = GroupSettings(SYNC, True, 500)
+    assert refusal(solo, "n1", leased, None) == "lease_reads differs: true at n1, false at n0"

@@ -26,7 +26,7 @@ from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
 from app.db.models import ApiToken, LoginSession, User
 from app.security.grants import GROUPS_MAX, GrantError, grants_json
-from app.security.identity import end_sessions, issue_api_token, revoke_tokens
+from app.security.identity import TokensFull, end_sessions, issue_api_token, revoke_tokens
 from app.security.limits import LoginLimits
 from app.security.links import void_links
 from app.security.passwords import Hashing, TooBusy, weakness
@@ -183,6 +183,8 @@ async def new_token(
             row, token = await issue_api_token(
                 db, user, body.name, body.role, days=body.days, groups=dict(body.cluster_roles), sight=viewer.sight
             )
+        except TokensFull as error:
+            raise Conflict(str(error)) from None
         except GrantError as error:
             raise Invalid(str(error)) from None
         row.user = user

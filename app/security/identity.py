@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import ApiToken, LoginSession, User
-from app.security.grants import changed, check_known, granted
+from app.security.grants import GrantError, changed, check_known, granted
 from app.security.roles import ALL, Sight, Viewer, weaker
 from app.security.second_factor import Wanted, must_enrol
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
@@ -27,6 +27,11 @@ from node.config_models import OidcTable
 
 SEEN_EVERY = timedelta(minutes=1)
 NOTED_MAX: Final = 10_000
+TOKENS_MAX: Final = 100  # of one user, that are in force
+
+
+class TokensFull(GrantError):
+    """A user has as many API tokens as one may have."""
 
 
 class Identity:
@@ -186,7 +191,11 @@ async def issue_api_token(
     db: AsyncSession, user: User, name: str, role: str, *, days: int | None = None,
     groups: Mapping[str, str | None] | None = None, sight: Sight = ALL,
 ) -> tuple[ApiToken, str]:  # fmt: skip
-    """A row and the token itself, shown once. Raises GrantError for roles on groups that cannot be given."""
+    """A row and the token itself, shown once. Raises GrantError for roles on groups that cannot be given, TokensFull."""
+    in_force = (ApiToken.user_id == user.id) & ApiToken.revoked_at.is_(None)
+    in_force &= or_(ApiToken.expires_at.is_(None), ApiToken.expires_at > utc_now())
+    if (await db.scalar(select(func.count()).select_from(ApiToken).where(in_force)) or 0) >= TOKENS_MAX:
+        raise TokensFull(f"{user.name} has {TOKENS_MAX} API tokens, the most that one may have; revoke one first")
     await check_known(db, groups, user.cluster_roles, sight)
     given, on = changed(role, {}, groups=groups)
     token, prefix = new_api_token()

@@ -36,7 +36,7 @@ def issue(
     db_url: str, user: str, name: str, role: str = "operator", days: int | None = 90,
     groups: Mapping[str, str | None] | None = None,
 ) -> str:  # fmt: skip
-    """The token, shown once. LookupError when there is no such user, GrantError for grants that cannot be given."""
+    """The token, shown once. LookupError when there is no such user, GrantError for what cannot be given."""
 
     async def work(db: AsyncSession) -> str:
         row = await user_named(db, user)

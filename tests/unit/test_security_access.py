@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from sqlalchemy import select, update
 from app.console.login import safe_next
 from app.db.base import utc_now
 from app.db.models import ApiToken, LoginLink, LoginSession, User
-from app.security import links, tokens
+from app.security import identity, links, tokens
+from app.security.grants import GrantError
 from tests.databases import database_url
-from tests.unit.console_kit import BASE, Kit, run, running
+from tests.unit.console_kit import BASE, Kit, Person, run, running
 
 ORIGIN = {"origin": BASE}
 
@@ -229,6 +231,32 @@ def test_api_tokens(tmp_path: Path) -> None:
             assert (await robot.get("/api/v1/me")).status_code == 200
             await olga.change("DELETE", f"/api/v1/tokens/{made['id']}")
             assert (await robot.get("/api/v1/me")).status_code == 401
+
+    run(work())
+
+
+def test_one_user_has_a_bounded_number_of_tokens_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            monkeypatch.setattr(identity, "TOKENS_MAX", 3)
+            olga, ann = await kit.person("olga", "operator"), await kit.person("ann", "viewer")
+
+            async def make(person: Person) -> int:
+                made = await person.change("POST", "/api/v1/tokens", json={"name": "ci", "days": 30})
+                return made.status_code
+
+            assert [await make(olga) for _ in range(4)] == [201, 201, 201, 409]
+            refused = await olga.change("POST", "/account/tokens", data={"name": "ci"})
+            assert refused.status_code == 409 and "revoke one first" in refused.text
+            db_url = kit.app.state.settings.db_url
+            with pytest.raises(GrantError, match="revoke one first"):
+                await asyncio.to_thread(tokens.issue, db_url, "olga", "ci")
+            assert await make(ann) == 201, "somebody else's are counted apart"
+            newest = (await olga.get("/api/v1/tokens")).json()["items"][0]["id"]
+            await olga.change("DELETE", f"/api/v1/tokens/{newest}")
+            assert [await make(olga) for _ in range(2)] == [201, 409], "one that was revoked makes room"
+            await forward(kit, ApiToken, expires_at=utc_now() - timedelta(days=1))
+            assert await make(olga) == 201, "and so do those that are over"
 
     run(work())
 

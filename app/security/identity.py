@@ -191,7 +191,7 @@ async def issue_api_token(
     db: AsyncSession, user: User, name: str, role: str, *, days: int | None = None,
     groups: Mapping[str, str | None] | None = None, sight: Sight = ALL,
 ) -> tuple[ApiToken, str]:  # fmt: skip
-    """A row and the token itself, shown once. Raises GrantError for roles on groups that cannot be given, TokensFull."""
+    """A row and the token itself, shown once. Raises GrantError for what cannot be given, TokensFull."""
     in_force = (ApiToken.user_id == user.id) & ApiToken.revoked_at.is_(None)
     in_force &= or_(ApiToken.expires_at.is_(None), ApiToken.expires_at > utc_now())
     if (await db.scalar(select(func.count()).select_from(ApiToken).where(in_force)) or 0) >= TOKENS_MAX:

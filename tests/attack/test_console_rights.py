@@ -207,7 +207,8 @@ def test_who_has_the_right_gets_through_and_nobody_else(tmp_path: Path, role: st
 DEAD: Final = (
     "a stranger", "a session that is over", "a session of a disabled user", "a session from before a new password",
     "a session that was logged out of", "a token that is over", "a token of a disabled user",
-    "a token of a removed user", "a token that was revoked", "a token revoked with the password", "a token with a letter changed",
+    "a token of a removed user", "a token that was revoked", "a token revoked with the password",
+    "a token with a letter changed",
 )  # fmt: skip
 
 

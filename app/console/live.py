@@ -37,7 +37,7 @@ class LiveKey:
     """What a fragment may depend on: nothing that differs between two people of one role who see the same groups.
 
     `role` is that on the group; `sight` matters on pages of several groups; `name` is that of a message topic or of a
-    group of consumers.
+    group of consumers, or says what a page lists.
     """
 
     page: str

@@ -22,7 +22,7 @@ router = APIRouter(include_in_schema=False)
 NODE_IS_AN_AUDIT: Final = frozenset({"audit"})
 STREAM_HEADERS = {"x-accel-buffering": "no", "cache-control": "no-store"}
 Id = Annotated[str | None, Query(max_length=64)]
-Name = Annotated[str, Query(max_length=255)]  # of a message topic, or of a group of consumers
+Name = Annotated[str, Query(max_length=2048)]  # of a topic, of a group of consumers, or what a page lists
 
 
 def key_of(request: Request, page: str, cluster: str | None, node: str | None, name: str) -> LiveKey:

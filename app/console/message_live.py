@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,7 +38,37 @@ from node.views.message_answers import (
 
 Context = dict[str, object]
 A = TypeVar("A", bound=BaseModel)
-LISTED: Final = 200
+LISTED: Final = 20  # topics, groups: the page stays readable on a telephone
+QUEUES: Final = 200
+READERS: Final = 1000
+BEHIND_MOST: Final = 50  # queues of a group
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which topics and groups the page lists; `*_after` is the last name of the page before."""
+
+    contains: str = ""
+    system: bool = False
+    topics_after: str = ""
+    groups_after: str = ""
+
+    @classmethod
+    def of(cls, query: str) -> Listing:
+        """What `query` gave."""
+        said = dict(parse_qsl(query))
+        names = {name: said.get(name, "") for name in ("contains", "topics_after", "groups_after")}
+        return cls(system=said.get("system") == "true", **names)
+
+    def query(self, **changes: str | bool) -> str:
+        """Of the address of this page, or of one that differs in that."""
+        said = asdict(replace(self, **changes))  # type: ignore[arg-type]
+        return urlencode({name: "true" if value is True else value for name, value in said.items() if value})
+
+    def asked(self, after: str) -> dict[str, str | int | None]:
+        """Of a control plane."""
+        system = "true" if self.system else None
+        return {"limit": LISTED, "system": system, "contains": self.contains or None, "cursor": after or None}
 
 
 def read(kind: type[A], said: Any) -> A:
@@ -82,11 +113,11 @@ def base(view: GroupView, role: str) -> Context:
 
 
 # --- what there is ----------------------------------------------------------------------------------------------------
-async def overview_context(console: Console, cluster_id: str, role: str, *, system: bool) -> Context:
-    """Brokers, topics, groups, what waits, changes of role; `system`: with RocketMQ's own topics."""
+async def overview_context(console: Console, cluster_id: str, role: str, listing: Listing) -> Context:
+    """Brokers, topics, groups, what waits, changes of role."""
     view = console.group_view(cluster_id)
     context = base(view, role)
-    brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, view, system))
+    brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, view, listing))
     return context | {
         "brokers": [drawn.row_of(one) for one in brokers],
         "sentence_": drawn.sentence_of(brokers),
@@ -97,7 +128,7 @@ async def overview_context(console: Console, cluster_id: str, role: str, *, syst
         "topics": listed[0],
         "groups": listed[1],
         "error": listed[2],
-        "system": system,
+        "listing": listing,
     }
 
 
@@ -115,13 +146,16 @@ async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:
     return found
 
 
-async def lists(console: Console, view: GroupView, system: bool) -> tuple[Topics | None, ConsumerGroups | None, str]:
+async def lists(
+    console: Console, view: GroupView, listing: Listing
+) -> tuple[Topics | None, ConsumerGroups | None, str]:
     """Topics and groups, or why they are not known."""
-    cluster_id, limits = view.cluster.id, {"limit": LISTED, "system": "true" if system else None}
+    cluster_id = view.cluster.id
     try:
         node_id = teller(view)
-        topics = await ask(console, cluster_id, Topics, "topics", node_id=node_id, **limits)
-        groups = await ask(console, cluster_id, ConsumerGroups, "consumer-groups", node_id=node_id, **limits)
+        of_topics, of_groups = listing.asked(listing.topics_after), listing.asked(listing.groups_after)
+        topics = await ask(console, cluster_id, Topics, "topics", node_id=node_id, **of_topics)
+        groups = await ask(console, cluster_id, ConsumerGroups, "consumer-groups", node_id=node_id, **of_groups)
         return topics, groups, ""
     except ConsoleError as error:
         return None, None, error.detail
@@ -133,13 +167,13 @@ async def topic_context(console: Console, cluster_id: str, role: str, topic: str
     context, node_id = base(view, role), teller(view)
     described, queues, groups = await asyncio.gather(
         ask(console, cluster_id, Topic, path, node_id=node_id),
-        ask(console, cluster_id, Queues, f"{path}/queues", node_id=node_id, limit=LISTED),
-        ask(console, cluster_id, ConsumerGroups, "consumer-groups", node_id=node_id, limit=LISTED),
+        ask(console, cluster_id, Queues, f"{path}/queues", node_id=node_id, limit=QUEUES),
+        ask(console, cluster_id, ConsumerGroups, "consumer-groups", node_id=node_id, limit=READERS),
     )
     readers = [
         one for one in groups.items if topic in one.topics or topic in {each.topic for each in one.subscriptions}
     ]
-    return context | {"topic": described, "queues": queues, "groups": readers}
+    return context | {"topic": described, "queues": queues, "groups": readers, "more_groups": groups.next}
 
 
 async def group_context(console: Console, cluster_id: str, role: str, group: str) -> Context:
@@ -148,7 +182,8 @@ async def group_context(console: Console, cluster_id: str, role: str, group: str
     context, path = base(view, role), f"consumer-groups/{quote(group, safe='')}"
     found = await ask(console, cluster_id, OneConsumerGroup, path, node_id=teller(view))
     queues = sorted(found.queues, key=lambda one: one.lag_messages or 0, reverse=True)
-    return context | {"group": found, "queues": queues}
+    left_out = max(0, len(queues) - BEHIND_MOST) + found.queues_left_out
+    return context | {"group": found, "queues": queues[:BEHIND_MOST], "left_out": left_out}
 
 
 # --- the streams ------------------------------------------------------------------------------------------------------
@@ -157,8 +192,9 @@ def fragment(name: str, context: Mapping[str, object]) -> Sequence[Fragment]:
 
 
 async def overview_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
-    system = key.page == "messages-system"
-    return fragment("overview", await overview_context(console, key.cluster_id or "", key.role, system=system))
+    """`key.name` is the listing's query."""
+    context = await overview_context(console, key.cluster_id or "", key.role, Listing.of(key.name))
+    return [*fragment("overview", context), *fragment("lists", context)]
 
 
 async def topic_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
@@ -173,7 +209,6 @@ async def group_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
 
 LIVE: Final[Mapping[str, Callable[[Console, LiveKey], Awaitable[Sequence[Fragment]]]]] = {
     "messages": overview_fragments,
-    "messages-system": overview_fragments,
     "message-topic": topic_fragments,
     "message-group": group_fragments,
 }

@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid
-from app.console.message_live import LIVE, ask, base, change, group_context, overview_context, topic_context
+from app.console.message_live import LIVE, Listing, ask, base, change, group_context, overview_context, topic_context
 from node.views.message_answers import Messages, OffsetsReset, Produced
 
 __all__ = ["LIVE", "router"]
@@ -40,10 +40,11 @@ def page(request: Request, name: str, context: Context) -> Response:
 # --- what there is ----------------------------------------------------------------------------------------------------
 @router.get("/clusters/{cluster_id}/messages")
 async def overview(
-    request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep, system: bool = False
-) -> Response:
-    role = viewer.role_on(cluster_id)
-    return page(request, "overview", await overview_context(console, cluster_id, role, system=system))
+    request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep, system: bool = False,
+    contains: Name = "", topics_after: Name = "", groups_after: Name = "",
+) -> Response:  # fmt: skip
+    listing = Listing(contains.strip(), system, topics_after, groups_after)
+    return page(request, "overview", await overview_context(console, cluster_id, viewer.role_on(cluster_id), listing))
 
 
 @router.get("/clusters/{cluster_id}/messages/topics/{topic}")

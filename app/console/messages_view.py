@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from app.console import format as fmt
 from app.console.sample import Clock
 from app.console.their_clock import TheirClock
 from node.views.message_answers import DISPATCH_BEHIND_MS, OVERDUE_MS, Broker, ConsumerGroup, RoleChange, Topic
+
+NAMED: Final = 5  # topics of a group, in a list of groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,20 @@ def reason_of(one: MemberBroker) -> str:
 def names(of: Iterable[str]) -> str:
     found = list(of)
     return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+def listed_in_words(items: Sequence[object], following: str | None, after: str, contains: str) -> str:
+    """How many of topics or groups are on this page, and whether there are others."""
+    where = "from there on" if after else "the first by name" if following else ""
+    more = "and there are more" if after and following else ""
+    which = f"with \u201c{contains}\u201d in their name" if contains else ""
+    return ", ".join(one for one in (f"{len(items):,}", which, where, more) if one)
+
+
+def some_in_words(all_of: Sequence[str]) -> str:
+    """The first of them, and how many others there are."""
+    first, others = all_of[:NAMED], len(all_of) - NAMED
+    return f"{', '.join(first)} and {others:,} more" if others > 0 else ", ".join(first)
 
 
 def row_of(one: MemberBroker) -> BrokerRow:

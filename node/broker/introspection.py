@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -109,8 +109,8 @@ class Introspection:
 
     async def _topics(self, asked: Asked) -> Reply:
         table = self._context.topics
-        known = (name for name in table.topics if asked.get("system") or not self._is_system(name))
-        names, following = page(sorted(known), asked)
+        known = [name for name in table.topics if asked.get("system") or not self._is_system(name)]
+        names, following = page(known, asked)
         return _json({"items": [await self._topic(one) for one in names], "next": following})
 
     async def _one_topic(self, asked: Asked) -> Reply:
@@ -193,7 +193,7 @@ class Introspection:
     async def _groups(self, asked: Asked) -> Reply:
         topics = await self._lag.topics()
         known = [one for one in topics if asked.get("system") or not one.startswith(SYSTEM_GROUPS)]
-        names, following = page(sorted(known), asked)
+        names, following = page(known, asked)
         return _json({"items": [await self._lag.summary(one, topics[one]) for one in names], "next": following})
 
     async def _group(self, asked: Asked) -> Reply:
@@ -303,10 +303,11 @@ class Introspection:
         return found
 
 
-def page(names: list[str], asked: Asked) -> tuple[list[str], str | None]:
-    """Those behind the cursor, which is the last name of the page before, and the next cursor."""
-    after = asked.get("cursor")
-    rest = [one for one in names if one > str(after)] if after is not None else names
+def page(names: Iterable[str], asked: Asked) -> tuple[list[str], str | None]:
+    """By name, those that contain what is asked for, behind the cursor, which is the last name of the page before; and
+    the next cursor. Upper and lower case are one."""
+    after, part = asked.get("cursor"), str(asked.get("contains") or "").casefold()
+    rest = sorted(one for one in names if part in one.casefold() and (after is None or one > str(after)))
     chosen = rest[: limit_of(asked)]
     return chosen, chosen[-1] if len(chosen) < len(rest) else None
 

@@ -40,6 +40,7 @@ Name = Annotated[str, Query(min_length=1, max_length=NAME_CHARS_MAX)]
 NameCursor = Annotated[str | None, Query(max_length=NAME_CHARS_MAX)]
 Moment = Annotated[datetime | None, Query()]
 System = Annotated[bool, Query(description="also what RocketMQ has for itself")]
+Contains = Annotated[str | None, Query(max_length=NAME_CHARS_MAX, description="only names that contain this")]
 
 
 def link_of(parts: Parts) -> BrokerLink:
@@ -98,9 +99,11 @@ def kept(retention: RetentionTable) -> Json | None:
 
 # --- topics ---------------------------------------------------------------------------------------------------------
 @router.get("/topics", responses=says(Topics))
-async def topics(parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False) -> Json:
+async def topics(
+    parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False, contains: Contains = None
+) -> Json:  # fmt: skip
     """By name: queues, messages, how many a second, the newest one's time."""
-    said = await link_of(parts).json("topics", limit=limit, cursor=cursor, system=system)
+    said = await link_of(parts).json("topics", limit=limit, cursor=cursor, system=system, contains=contains)
     items = [timed(one, oldest_stored_ms="oldest_at", newest_stored_ms="newest_at") for one in said["items"]]
     return {"as_of": now_text(), "items": items, "next": said["next"]}
 
@@ -126,10 +129,10 @@ def check_name(name: str) -> str:
 # --- groups ---------------------------------------------------------------------------------------------------------
 @router.get("/consumer-groups", responses=says(ConsumerGroups))
 async def consumer_groups(
-    parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False
-) -> Json:
+    parts: PartsDep, limit: Limit = 100, cursor: NameCursor = None, system: System = False, contains: Contains = None
+) -> Json:  # fmt: skip
     """By name: members, what they subscribed to, and how far the group is behind."""
-    said = await link_of(parts).json("groups", limit=limit, cursor=cursor, system=system)
+    said = await link_of(parts).json("groups", limit=limit, cursor=cursor, system=system, contains=contains)
     return {"as_of": now_text(), "items": [group_json(one) for one in said["items"]], "next": said["next"]}
 
 

@@ -53,6 +53,73 @@ def test_the_overview_shows_brokers_topics_groups_and_changes_of_role(tmp_path: 
     over(tmp_path, work)
 
 
+def many(operation: str, name: str, count: int) -> Any:
+    one = example(operation)["items"][0]
+    return {"items": [one | {name: f"{name}-{at:03}"} for at in range(count)], "next": f"{name}-{count - 1:03}"}
+
+
+def test_two_hundred_topics_are_turned_over_and_found_by_a_part_of_their_name(tmp_path: Path) -> None:
+    """Drawn all at once they made a page of 88,000 px on a telephone."""
+    group = BrokerGroup()
+    group.changed = {
+        "topics": many("get /api/v1/topics", "topic", 20),
+        "consumer-groups": many("get /api/v1/consumer-groups", "group", 20),
+    }
+
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="viewer")
+        text = unescape((await person.get(f"{PAGE}?contains=jfk+&system=true&groups_after=group-%2641")).text)
+        asked = [one for one in group.requests if one.url.path.endswith(("/topics", "/consumer-groups"))][-2:]
+        known = {"limit": "20", "system": "true", "contains": "jfk"}
+        assert [dict(one.url.params) for one in asked] == [known, known | {"cursor": "group-&41"}]
+        turned = "contains=jfk&system=true&topics_after=topic-019&groups_after=group-%2641"
+        assert f'href="{PAGE}?{turned}#topics-title">More topics' in text and "First groups" in text
+        assert f'href="{PAGE}?contains=jfk&system=true#groups-title">First groups' in text
+        assert 'name="contains" type="search" value="jfk"' in text and "20, with “jfk” in their name" in text
+        # The page that is open goes on to show the same.
+        listed = "contains%3Djfk%26system%3Dtrue%26groups_after%3Dgroup-%252641"
+        assert f'data-live="/live/messages?cluster=demo&name={listed}"' in text
+        shown = (await person.get(f"/live/messages/snapshot?cluster=demo&name={listed}")).text
+        assert unescape(shown).count('<a href="/clusters/demo/messages/topics/') == 20
+        assert f"{PAGE}?{turned}#topics-title" in unescape(shown)
+        assert [one.url.params["contains"] for one in group.requests if one.url.path.endswith("/topics")] == ["jfk"] * 2
+
+    over(tmp_path, work, group)
+
+
+def test_no_name_that_contains_it_is_no_empty_broker(tmp_path: Path) -> None:
+    group = BrokerGroup()
+    group.changed = {one: {"items": [], "next": None} for one in ("topics", "consumer-groups")}
+
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="viewer")
+        text = (await person.get(f"{PAGE}?contains=none")).text
+        assert "No topic with that in its name." in text and "No group with that in its name." in text
+        assert "There is no topic yet" not in text
+        assert "There is no topic yet" in (await person.get(PAGE)).text
+
+    over(tmp_path, work, group)
+
+
+def test_a_group_that_reads_much_shows_what_is_behind_most(tmp_path: Path) -> None:
+    one = example("get /api/v1/consumer-groups/{consumer_group}")
+    queues = [one["queues"][0] | {"queue_id": at, "lag_messages": at} for at in range(800)]
+    group = BrokerGroup()
+    group.changed = {
+        "consumer-groups": {"items": [one | {"group": "all", "topics": [f"t{at}" for at in range(200)]}]},
+        "consumer-groups/all": {"group": "all", "queues": queues},
+    }
+
+    async def work(kit: Kit) -> None:
+        person = await kit.person(role="viewer")
+        assert "t0, t1, t2, t3, t4 and 195 more</td>" in (await person.get(PAGE)).text
+        text = (await person.get(f"{PAGE}/groups/all")).text
+        assert "750 are left out" in text and text.count('data-label="Queue"') == 50
+        assert 'data-label="Queue" class="num">799' in text and 'data-label="Queue" class="num">749' not in text
+
+    over(tmp_path, work, group)
+
+
 def test_a_group_without_brokers_has_no_such_page_among_its_tabs(tmp_path: Path) -> None:
     async def work(kit: Kit) -> None:
         person = await kit.person()

@@ -99,6 +99,8 @@ async def toured(rest: Rest) -> None:
     assert (topic["topic"], topic["messages"], topic["messages_ever"]) == ("flights-JFK", 6, 6)
     assert topic["newest_at"].endswith("Z") and topic["perm"] == 6 and topics["next"] is None
     assert any(one["is_system"] for one in (await rest.get("/topics", system=True))["items"])
+    assert len((await rest.get("/topics", contains="GHTS-jf"))["items"]) == 1
+    assert (await rest.get("/topics", contains="ORD"))["items"] == []
     await rest.get("/topics")
     queues = (await rest.get("/topics/flights-JFK/queues"))["items"]
     full = next(one for one in queues if one["messages"])

@@ -36,8 +36,10 @@ from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
 from app.commands.status_table import NO_ANSWER, hangs, table_of
 from app.health.facts import INFO
+from app.health.next_steps import OF_ANOTHER
 from app.health.recall import Recall
-from node.client import Denied, LedgerClient, LedgerError, Unreachable, Unsupported
+from node.client import AnotherGroup, Denied, LedgerClient, LedgerError, Unreachable, Unsupported
+from node.protocol.group_id import is_group_id
 from node.protocol.peers import is_address
 from node.views.closures import ClosuresView
 from node.views.reading import Unreadable, read
@@ -62,6 +64,8 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
                 reported["closures"] = read(ClosuresView, await client.introspect(member_id, "closures"))
     except TimeoutError:
         return known.model_copy(update={"reason": f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s"})
+    except AnotherGroup as error:
+        return known.model_copy(update={"reason": f"{OF_ANOTHER}{str(error).partition(' another group ')[2]}"})
     except Denied:
         raise
     except Unsupported:
@@ -88,7 +92,7 @@ def reason_of(text: str, member_id: str, address: str) -> str:
 
 async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
     """All members' states, and what follows from them and from what `recall` remembers."""
-    asked = await ask_all(target)
+    asked = of_one_group(await ask_all(target))
     named = named_by_leader(target, asked)
     try:
         asked += await ask_all(named)
@@ -117,6 +121,24 @@ async def ask_all(target: Target) -> list[AskedMember]:
         return member.model_copy(update={"control_url": url})
 
     return await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
+
+
+def of_one_group(asked: Sequence[AskedMember]) -> list[AskedMember]:
+    """Without what members of another group of this name said: of the ids that were given, the commonest counts.
+
+    Addresses that were given alone say no id; a restored group beside the old one has its name, and its members' names.
+    """
+    ids = [one.state.group_id for one in asked if one.state is not None and is_group_id(one.state.group_id)]
+    ours = max(ids, key=lambda one: (ids.count(one), -ids.index(one)), default=None)
+    return [
+        one
+        if one.state is None or one.state.group_id in (None, ours) or ours is None
+        else AskedMember(
+            id=one.id, address=one.address, reach="down",
+            reason=f"{OF_ANOTHER}of this name: its id is {one.state.group_id}, not {ours}",
+        )
+        for one in asked
+    ]  # fmt: skip
 
 
 def named_by_leader(target: Target, asked: Sequence[AskedMember]) -> Target:

@@ -18,9 +18,21 @@ from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
-from app.health.silences import ANOTHER, ERRS, NO_WORD, NOT_ASKED, REFUSED, REFUSES, RUNS, RUNS_ELSEWHERE, STARTS_AGAIN
+from app.health.silences import (
+    ANOTHER,
+    ERRS,
+    NO_WORD,
+    NOT_ASKED,
+    REFUSED,
+    REFUSES,
+    RUNS,
+    RUNS_ELSEWHERE,
+    STARTS_AGAIN,
+    STRANGER,
+)
 
 OTHER_GROUP: Final = " belongs to another group of this name"
+OF_ANOTHER: Final = "it belongs to another group "  # as `status` words it
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
@@ -128,6 +140,8 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
             return RUNS_ELSEWHERE
         if state.engine_reason is not None:
             return STARTS_AGAIN if state.engine_reason.startswith(CRASHED) else REFUSED
+    if finding.code == "member_unreachable" and one is not None and (one.problem or "").startswith(OF_ANOTHER):
+        return STRANGER
     if finding.code == "member_unreachable" and one is not None and timed_out(one):
         return NO_WORD
     return ADVICE.get(finding.code, ALARM)

@@ -47,6 +47,13 @@ ANOTHER: Final = Advice(
     command="quorumscope status --node {there}",
     curl="curl -s {there}/api/v1/state",
 )
+STRANGER: Final = Advice(
+    "a member of another group of this name answers at {address}; of this group's {node} nothing is known here",
+    "name the addresses of one group only (a restored group has the names of the old one, and another id); this"
+    " shows whom the group itself has where",
+    "a-member-does-not-answer",
+    command="{members}",
+)
 REFUSES: Final = Advice(
     "{node}'s control plane runs, and refuses the token that this console shows; of {node} itself nothing is known",
     "give this console the token of that control plane (`[console] node_token_file`, or the group's page Addresses);"

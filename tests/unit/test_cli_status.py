@@ -16,6 +16,7 @@ from app.commands.standing import AskedMember, StatusView
 from app.commands.standing import summary_of as summary
 from app.commands.status_table import table_of
 from app.health.recall import Recall
+from node.client import AnotherGroup
 from node.views.reading import read
 from node.views.state import StateView
 
@@ -465,6 +466,37 @@ def test_a_removed_member_that_was_asked_shows_though_its_own_log_has_it_no_more
     found = asyncio.run(commands.ask_group(target))
     assert [one.id for one in found.others] == ["n2"] and codes(found) == [("member_removed", "n2")]
     assert commands.pressing_of(found), "it is what was asked for"
+
+
+IDS_OF_GROUPS = ("1d" * 16, "2e" * 16)
+
+
+def test_members_of_two_groups_of_one_name_are_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that was restored beside the old one, and an address of either in `--peers`."""
+    ours, theirs = IDS_OF_GROUPS
+    answers = {
+        "n0": member("n0", term=1, group_id=theirs), "n1": member("n1", leader="n1", acks=FRESH, group_id=ours),
+        "n2": member("n2", leader="n1", group_id=ours),
+    }  # fmt: skip
+
+    async def ask_all(asked: Target) -> list[AskedMember]:
+        return [read(AskedMember, answers[one]) for one in asked.peers]
+
+    monkeypatch.setattr(commands, "ask_all", ask_all)
+    found = asyncio.run(commands.ask_group(Target({one: f"{one}:1" for one in IDS}, "g")))
+    assert codes(found) == [("member_unreachable", "n0")] and found.quorum.answering == 2
+    said = f"n0 does not answer: it belongs to another group of this name: its id is {theirs}, not {ours}."
+    assert found.problems[0].text == said
+    assert found.problems[0].means.startswith("a member of another group of this name answers at n0:1")
+
+
+def test_a_member_of_another_group_keeps_nobody_from_seeing_the_others() -> None:
+    class Client:
+        async def introspect(self, member_id: str, what: str) -> Json:
+            raise AnotherGroup(f"{member_id} at n0:1 belongs to another group 'g': its id is x, not y")
+
+    one = asyncio.run(commands.ask_member(Client(), "n0", "n0:1"))  # type: ignore[arg-type]
+    assert (one.reach, one.reason) == ("down", "it belongs to another group 'g': its id is x, not y")
 
 
 # --- on a terminal ---

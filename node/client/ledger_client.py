@@ -23,7 +23,7 @@ from node.client.leader import DENIED, find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
 from node.client.members import links_to_new
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
-from node.client.questions import OwnLinks, ask
+from node.client.questions import OwnLinks, answer_to, ask
 from node.client.retry import Retry
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
@@ -352,19 +352,14 @@ class LedgerClient:
 
     async def _transfer_plain(self, link: MemberLink, fields: dict[str, Any]) -> dict[str, Any]:
         """Over the very connection whose other end is known to be one: ours would take these fields for a member's."""
-        try:
-            answer = await link.ask(
-                RequestCode.LEADERSHIP_TRANSFER, fields, max(self._deadline_s, PLAIN_TRANSFER_S), redial=False
-            )
-        except (OSError, TimeoutError, RemotingError, BodyError) as error:
-            raise LedgerError(f"{error or 'no answer in time'}; who leads now is to be looked up") from error
-        code, term = answer.code(), answer.optional_number("term")
-        self._leader_id = None
+        within_s = max(self._deadline_s, PLAIN_TRANSFER_S)
+        answer = await answer_to(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s, changes=True, redial=False)
+        self._leader_id, code = None, answer.code()
         reported = {"code": int(code), "transfereeId": fields["transfereeId"], "detail": f"{link.member_id} answers "
                 f"{code.value} {code.name}", "term": None}  # fmt: skip
         if code is not ResponseCode.SUCCESS:  # then the term is the request's own
             return {**reported, "leaderId": answer.optional_text("leaderId")}
-        return {**reported, "leaderId": await self.leader(), "term": term}
+        return {**reported, "leaderId": await self.leader(), "term": answer.optional_number("term")}
 
     async def close(self) -> None:
         """Ends every connection; what still waits ends as unknown."""

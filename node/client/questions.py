@@ -7,13 +7,15 @@ and not answered may have been made: it ends as `OutcomeUnknown`, and never as `
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from node.client.errors import Closed, Denied, LedgerError, OutcomeUnknown, Unreachable, Unsupported
 from node.client.leader import DENIED
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError
-from node.protocol.codes import RequestCode
-from node.transport.bodies import BodyError
+from node.protocol.codes import RemotingCode, RequestCode
+from node.transport.bodies import BodyError, Fields
+
+LOOK_FIRST: Final = "; look whether it was done before you repeat it"
 
 
 class OwnLinks:
@@ -39,10 +41,18 @@ class OwnLinks:
 async def ask(
     link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float, *, changes: bool = False
 ) -> dict[str, Any]:
-    """The member's answer. `changes`: the request changes something. Raises Unreachable, Unsupported, Denied,
-    LedgerError, and OutcomeUnknown where a change may have reached the member and no answer came."""
+    """The member's answer, as it came. Raises as `answer_to`."""
+    return dict((await answer_to(link, code, fields, within_s, changes=changes)).values)
+
+
+async def answer_to(
+    link: MemberLink, code: RequestCode, fields: dict[str, Any], within_s: float, *, changes: bool = False,
+    redial: bool = True,
+) -> Fields:  # fmt: skip
+    """The member's answer. `changes`: the request changes something; `redial` as in `MemberLink.request`. Raises
+    Unreachable, Unsupported, Denied, LedgerError, and OutcomeUnknown where a change may have been made."""
     try:
-        answer = await link.ask(code, fields, within_s)
+        answer = await link.ask(code, fields, within_s, redial=redial)
         said = answer.code() if "code" in answer.values else None
         text = "" if said is None else f"{link.member_id}: {answer.optional_text('detail') or said.name}"
     except (OSError, TimeoutError) as error:
@@ -50,16 +60,15 @@ async def ask(
         where = f"{link.member_id} at {link.address}"
         why = str(error) or "no answer in time"
         text = why if why.startswith(where) else f"{where}: {why}"
-        if changes and sent:
-            raise OutcomeUnknown(f"{text}; look whether it was done before you repeat it") from error
-        raise Unreachable(text) from error
+        raise (OutcomeUnknown(text + LOOK_FIRST) if changes and sent else Unreachable(text)) from error
     except NotSupported as error:
         link.plain = link.plain or code is RequestCode.INTROSPECT  # which every release of ours knows
         raise Unsupported(str(error)) from error
-    except (RemotingError, BodyError) as error:
-        raise LedgerError(str(error)) from error
+    except (RemotingError, BodyError) as error:  # it failed over the request, wherever in it; busy: it did not begin
+        begun = not isinstance(error, RemotingError) or error.code != RemotingCode.SYSTEM_BUSY
+        raise (OutcomeUnknown(str(error) + LOOK_FIRST) if changes and begun else LedgerError(str(error))) from error
     if said in DENIED:
         raise Denied(text)
     if code is RequestCode.INTROSPECT and said is not None:
         raise LedgerError(text)
-    return dict(answer.values)
+    return answer

@@ -332,6 +332,16 @@ def test_a_transfer_that_was_accepted_sends_term_and_transfer_id(group: FakeDled
     )  # fmt: skip
 
 
+def test_a_transfer_whose_answer_is_lost_may_have_moved_it(
+    group: FakeDledger, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    group.holds(b"zero")
+    monkeypatch.setattr(group, "_transfer", lambda *_: "no object")
+    command = ["transfer", "n0", *on(group), "--accept-data-loss", "n0", "--if-term", "4"]
+    assert run(command) == 75
+    assert "outcome unknown" in capsys.readouterr().err
+
+
 def test_one_cause_has_one_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = Target.client
 

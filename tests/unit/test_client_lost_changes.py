@@ -14,7 +14,7 @@ from app.cli import run
 from app.commands.common import Exit
 from node.client import LedgerClient, OutcomeUnknown, Unreachable
 from node.client import members as client_members
-from node.protocol.codes import RequestCode
+from node.protocol.codes import RemotingCode, RequestCode
 from node.transport.bodies import dump, load
 from node.transport.connection import Connection
 from node.transport.remoting import Frame
@@ -76,6 +76,26 @@ def test_the_leader_ends_while_it_makes_a_change(
     last = capsys.readouterr().err.splitlines()[-1]
     where = f"n0 at {address}: the connection closed"
     assert last == f"quorumscope: outcome unknown: {where}; look whether it was done before you repeat it"
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [(RemotingCode.SYSTEM_ERROR, Exit.UNKNOWN_OUTCOME), (RemotingCode.SYSTEM_BUSY, Exit.UNDETERMINED)],
+)
+def test_a_leader_that_fails_over_a_change_may_have_made_it_and_a_busy_one_has_not(
+    code: RemotingCode, ends: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with leading(lambda connection, frame: connection.refuse(frame, code, "an exception")) as address:
+        assert run(["transfer", "--peers", f"n0-{address}", "--group", "g"]) == ends
+
+
+def test_an_answer_to_a_change_that_cannot_be_read_says_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with leading(lambda connection, frame: connection.answer(frame, b"[1")) as address:
+        assert run(["transfer", "--peers", f"n0-{address}", "--group", "g"]) == Exit.UNKNOWN_OUTCOME
 
 
 def test_no_answer_in_time_is_unknown_and_a_dry_run_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ direction of writing, so that no stranger's words begin a line or a column.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, TextIO
 
 PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
@@ -39,10 +40,11 @@ def pictured(text: str) -> str:
 def print_line(text: str, to: TextIO | None) -> None:
     """Writes a line in one piece. `print` writes the line's end by itself where nothing is buffered, and what other
     threads or processes write to the same pipe or file comes between. None, as Python has it where the process was
-    started with that stream closed: nobody reads it."""
+    started with that stream closed: nobody reads it. Nobody reads it any more, or there is no room: the same."""
     if to is not None:
-        to.write(f"{text}\n")
-        to.flush()
+        with contextlib.suppress(OSError, ValueError):
+            to.write(f"{text}\n")
+            to.flush()
 
 
 def _escape(one: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import sys
 from types import SimpleNamespace
@@ -110,6 +111,18 @@ def test_a_line_is_written_in_one_piece() -> None:
     out = Pieces()
     print_line('{"event": "ready"}', out)
     assert out.pieces == ['{"event": "ready"}\n']
+
+
+@pytest.mark.parametrize("closed", ["by its reader", "here"])
+def test_a_stream_that_is_closed_by_now_ends_nothing(closed: str) -> None:
+    """`quorumscope node | less`, and less has ended: an engine that was started again said that its port was taken, and
+    stayed down."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as out:
+        os.close(read_end)
+        if closed == "here":
+            out.close()
+        print_line('{"event": "ready"}', out)
 
 
 def test_a_stream_that_was_closed_from_the_start_ends_nothing() -> None:

@@ -36,6 +36,7 @@ from node.operator_trail import NAME as TRAIL_NAME
 from node.operator_trail import OperatorTrail, login_name
 
 if TYPE_CHECKING:
+    from node.protocol.entry import Entry
     from node.store.reader import StoreReader
 
 PROGRESS_EVERY_S: Final = 2.0
@@ -105,6 +106,10 @@ def inspect(
     return Exit.FINE
 
 
+def term_and_chain(entry: Entry | None) -> tuple[int, int | None] | None:
+    return None if entry is None else (entry.term, entry.chain_crc)
+
+
 @commands.command()
 def verify(
     directory: AnyDirectory,
@@ -114,7 +119,7 @@ def verify(
 ) -> int:
     """Read every byte, and check every record and every snapshot."""
     from app.commands.message_stores import is_message_store, verify_messages
-    from node.snapshots.directory import damaged_in
+    from node.snapshots.directory import damaged_in, foreign_in
 
     if is_message_store(directory):
         messages = Progress("messages")
@@ -127,6 +132,12 @@ def verify(
                 "detail": f"{one.detail}; at its start the member puts it aside, and takes an older or the leader's",
             }
             for one in damaged_in(reader.directory)
+        ] + [
+            {
+                "class": "snapshot_foreign", "index": one.index, "last_index": one.index, "file": one.file,
+                "detail": f"{one.detail}: it is of another history, and its state would not be believed; move it away",
+            }
+            for one in foreign_in(reader.directory, lambda index: term_and_chain(reader.entry(index)))
         ]  # fmt: skip
     if as_json:
         show_json(report)

@@ -110,17 +110,20 @@ async def another_machine(parts: Parts) -> Json:
         return failed(f"The engine is down: {error}")
     except (EngineSilent, EngineRefused) as error:
         return unknown(str(error))
-    began_s, wanted = time.monotonic(), int(answer["committedIndex"])
+    began_s, wanted, why = time.monotonic(), int(answer["committedIndex"]), "it goes on by itself"
     while time.monotonic() < began_s + FOLLOWED_S:
         await asyncio.sleep(LOOK_S)
         try:
-            applied, _ = applied_and_committed(await parts.snapshots.ask(StateView, timeout_s=ASK_S))
+            state = await parts.snapshots.ask(StateView, timeout_s=ASK_S)
         except (EngineAway, EngineSilent, EngineRefused):
             continue
+        applied, _ = applied_and_committed(state)
+        if state.applier is not None and state.applier.last_error is not None:
+            why = state.applier.last_error
         if applied is not None and applied >= wanted:
             outcome = {"applied_index": applied, "took_ms": round((time.monotonic() - began_s) * 1000)}
             return {"state": "done", "progress": None, "outcome": outcome}
-    return failed(f"It was ended, and has not applied entry {wanted} within {FOLLOWED_S:.0f} s; it goes on by itself.")
+    return failed(f"It was ended, and has not applied entry {wanted} within {FOLLOWED_S:.0f} s: {why}.")
 
 
 def applied_and_committed(state: StateView) -> tuple[int | None, int | None]:

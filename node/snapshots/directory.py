@@ -15,7 +15,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -296,6 +296,25 @@ def damaged_in(directory: Path, platform: Platform = OS) -> list[Damage]:
             if not isinstance(error, StoreCorrupt | StoreRefused):
                 raise
             found.append(Damage(index, f"{FOLDER}/{path.name}", str(error)))
+    return found
+
+
+def foreign_in(
+    directory: Path, held: Callable[[int], tuple[int, int | None] | None], platform: Platform = OS
+) -> list[Damage]:
+    """The snapshots, oldest first, that end with another entry than the log has there: of another group, or of another
+    history. `held`: an entry's term and chain in this log; None where it does not have it."""
+    found: list[Damage] = []
+    for index in named_in(directory, platform):
+        path = directory / FOLDER / f"snapshot_{index}"
+        try:
+            meta, here = read_snapshot(path, platform).meta, held(index)
+        except StoreError:
+            continue  # damaged, or an entry that is: said elsewhere
+        if meta.chain is None or here is None or here[1] is None or here == (meta.term, meta.chain):
+            continue
+        detail = f"it ends with an entry {index} of term {meta.term} and chain {meta.chain}; in this log that one is of"
+        found.append(Damage(index, f"{FOLDER}/{path.name}", f"{detail} term {here[0]} and chain {here[1]}"))
     return found
 
 

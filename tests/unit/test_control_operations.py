@@ -13,7 +13,7 @@ from node.control import leadership, members, repair, restart, trim
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.operations import RUNNING, Operations
 from node.control.trail import REFUSED_MAX, REFUSED_WITHIN_S, Refusals
-from node.views.state import FaultView, LogView, RepairView, StateView
+from node.views.state import ApplierView, FaultView, LogView, RepairView, StateView
 from node.views.transfer import Transfer
 
 Json = dict[str, Any]
@@ -186,6 +186,18 @@ def test_a_state_machine_goes_on_once_it_has_applied_what_was_committed(monkeypa
     link = Link({"code": 200, "committedIndex": 9})
     ended = asyncio.run(restart.another_machine(parts_of(link, ask=ask)))
     assert (ended["state"], ended["outcome"]["applied_index"]) == ("done", 9) and not looks
+
+
+def test_a_state_machine_that_does_not_go_on_is_said_with_what_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object, **__: object) -> StateView:
+        return state(log=LogView(applied_index=4, committed_index=9), applier=ApplierView(last_error="another entry 4"))
+
+    times = iter(range(0, 10**6, 30))
+    monkeypatch.setattr(restart, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(restart, "LOOK_S", 0.0)
+    ended = asyncio.run(restart.another_machine(parts_of(Link({"code": 200, "committedIndex": 9}), ask=ask)))
+    text = "It was ended, and has not applied entry 9 within 60 s: another entry 4."
+    assert (ended["state"], ended["problem"]["detail"]) == ("failed", text)
 
 
 @pytest.mark.parametrize(("applied", "is_refused"), [(8, False), (9, True), (None, False)])

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import run
 from node.protocol.codes import VoterState
 from node.protocol.entry import Entry
+from node.snapshots.directory import SnapshotMeta, SnapshotWriter
 from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
@@ -53,6 +55,28 @@ def test_all_that_is_wrong_is_named_with_its_command_and_nothing_is_changed(dire
     assert f"repair {directory} --from OTHER_DIR" in ways(report)
     assert f"repair {directory} --discard-from 30 (drops entries 30..59)" in ways(report)
     assert everything(directory) == before
+
+
+def test_a_snapshot_of_another_history_is_named_before_a_state_machine_loads_it(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(directory)
+    own = store.meta(19)
+    store.close()
+    assert own is not None
+    for meta in (SnapshotMeta(19, own.term, own.chain), SnapshotMeta(29, own.term, 1), SnapshotMeta(500, 1, 1)):
+        writer = SnapshotWriter(directory)
+        writer.write(b"a state")
+        writer.commit(meta)
+    before = everything(directory)
+    (problem,) = look(directory, OS).problems
+    assert problem.what == "The snapshot of entry 29: of another history"
+    assert "and chain 1; in this log that one is of term" in problem.why and "snapshot/snapshot_29 away" in ways(
+        look(directory, OS)
+    )
+    assert everything(directory) == before
+    assert run(["store", "verify", str(directory)]) == 1
+    assert "! snapshot_foreign at index 29 in snapshot/snapshot_29: it ends with" in capsys.readouterr().out
 
 
 def test_another_members_term_and_vote_are_refused_and_given_anew(directory: Path, tmp_path: Path) -> None:

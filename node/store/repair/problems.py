@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.protocol.codes import VoterState
-from node.snapshots.directory import damaged_in
+from node.snapshots.directory import damaged_in, foreign_in
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.hard_state import (
@@ -71,6 +71,26 @@ def damaged_snapshots(directory: Path, platform: Platform) -> list[Problem]:
     ]
 
 
+def foreign_snapshots(directory: Path, store: FileStore, platform: Platform) -> list[Problem]:
+    """The snapshots of another history than the log's; a state machine that loads one is not believed."""
+
+    def held(index: int) -> tuple[int, int | None] | None:
+        meta = store.meta(index) if index <= store.end_index else None
+        return None if meta is None else (meta.term, meta.chain)
+
+    return [
+        Problem(
+            f"The snapshot of entry {one.index}: of another history",
+            one.detail,
+            (
+                f"Move {directory / one.file} away: the member loads an older one, applies its log again, or asks its"
+                " leader for one.",
+            ),
+        )
+        for one in foreign_in(directory, held, platform)
+    ]
+
+
 def look(directory: Path, platform: Platform) -> Report:
     """Raises StoreRefused where there is no store, StoreError where nothing can be determined."""
     report = Report(directory)
@@ -104,6 +124,7 @@ def look(directory: Path, platform: Platform) -> Report:
     report.see(store)
     report.problems += faults_left(directory, store)
     report.problems += damaged_snapshots(directory, platform)
+    report.problems += foreign_snapshots(directory, store, platform)
     report.notes += [f"The next start will say: {alarm}" for alarm in store.alarms]
     if store.hard_state.voter_state is VoterState.REJOINING and not is_term_lost:
         report.problems.append(_rejoining(directory))

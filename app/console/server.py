@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Final
 
 import h11
 import uvicorn
@@ -33,6 +34,9 @@ from node.rereading import Rereading
 from node.tls_files import ServerTls
 
 GRACE_S = 2
+HEAD_BYTES_MAX: Final = 64 << 10
+SHORT_CHUNK_BYTES: Final = 1024
+SHORT_CHUNKS_MAX: Final = 1024  # of one body
 EXIT_USAGE, EXIT_UNAVAILABLE = 64, 69
 
 
@@ -40,8 +44,29 @@ class CannotListen(RuntimeError):
     """The address cannot be bound; the message says why and what to do."""
 
 
+class FewChunks(h11.Connection):
+    """Each chunk of a body costs the same, however short it is: 43,000 of one byte, a single read, held the loop for
+    four seconds."""
+
+    short_chunks = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.short_chunks = 0
+        elif isinstance(event, h11.Data) and event.chunk_start and event.chunk_end:
+            self.short_chunks += len(event.data) < SHORT_CHUNK_BYTES
+            if self.short_chunks > SHORT_CHUNKS_MAX:
+                raise h11.RemoteProtocolError("a body of too many short chunks")
+        return event
+
+
 class BoundedH11(Places, H11Protocol):
     """Slower than the C parser that is installed too, and strict."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.conn = FewChunks(h11.SERVER, HEAD_BYTES_MAX)
 
     def send_400_response(self, msg: str) -> None:
         """Also while a request is answered: what is still sent of that answer goes nowhere, and behind its first byte
@@ -89,7 +114,7 @@ def make_server(
         timeout_graceful_shutdown=GRACE_S,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
         proxy_headers=False,
-        h11_max_incomplete_event_size=64 << 10,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         # An idle keep-alive connection must not delay the end.
         timeout_keep_alive=15,
     )

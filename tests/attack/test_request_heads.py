@@ -143,6 +143,20 @@ def test_what_has_one_reading_passes(make: Make, tmp_path: Path) -> None:
     assert status_of(plain) == status_of(old) == 200
 
 
+def chunked(*chunks: bytes) -> bytes:
+    head = b"POST /api/v1/x HTTP/1.1\r\n" + HOST + BODY + b"Transfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in (*chunks, b""))
+
+
+def test_a_body_in_very_many_short_chunks_is_refused(tmp_path: Path) -> None:
+    """Before anybody is known: a parser in Python takes 0.1 ms for each, and everybody else waits."""
+    few, long, many = answers(
+        console, tmp_path, [chunked(*[b"x"] * 1000), chunked(*[b"x" * 1024] * 3000), chunked(*[b"x"] * 3000)]
+    )
+    assert status_of(few) == status_of(long) == 401
+    assert status_of(many) == 400 and len(STATUS_LINE.findall(many)) == 1
+
+
 def test_a_target_may_name_the_host_that_the_header_names(tmp_path: Path) -> None:
     """RFC 9112, 3.2.2; the console's parser leaves such targets whole, and there is nothing at them."""
     (found,) = answers(control, tmp_path, [b"GET http://127.0.0.1/healthz HTTP/1.1\r\n" + HOST + b"\r\n"])

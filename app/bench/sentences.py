@@ -56,7 +56,9 @@ WAITS: Final = frozenset({"closures_slow"})
 AWAY: Final = WAITS | frozenset({"cut_off", "not_connected", "not_append", "lagging", "catching_up", "not_catching_up"})
 LATE: Final = WAITS | frozenset({"resends", "lagging"})
 # What follows from a leader's being away.
-NO_LEADER: Final = frozenset({"no_leader", "leader_out_of_sight", "quorum_lost", "commit_stalled", "term_flapping"})
+NO_LEADER: Final = frozenset(
+    {"no_leader", "leader_out_of_sight", "quorum_lost", "quorum_out_of_sight", "commit_stalled", "term_flapping"}
+)
 
 
 @dataclass(frozen=True, slots=True)

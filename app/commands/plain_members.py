@@ -86,6 +86,9 @@ def _led_by(
     )
 
 
+OF_THE_QUORUM: Final = ("no_leader", "leader_out_of_sight", "quorum_lost", "quorum_out_of_sight")
+
+
 def _led_unseen(
     found: StatusView, plain: Mapping[str, str | None], problems: Sequence[StatusProblem], unseen: Sequence[str]
 ) -> StatusView:
@@ -99,7 +102,7 @@ def _led_unseen(
     step += " this machine; if it does not, the others elect another leader within seconds"
     reported = (
         problem("leader_out_of_sight", ATTENTION, None, text, step),
-        *(_weighed(one) for one in problems if one.code not in ("no_leader", "leader_out_of_sight", "quorum_lost")),
+        *(_weighed(one) for one in problems if one.code not in OF_THE_QUORUM),
     )
     fields = (Missing(field=name, reason=reason, since=None) for name, reason in QUORUM_FIELDS.items())
     quorum = found.quorum.model_copy(update={"standing": None, "stands": None})

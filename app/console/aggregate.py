@@ -16,6 +16,7 @@ from app.console.sample import NodeSample
 from app.console.their_clock import TheirClock
 from app.health.facts import rfc3339
 from app.health.group_view import ClusterView, GroupView, Marks, MemberView, QuorumView
+from app.health.leading import may_go_on
 from node.protocol.quorum import majority_of
 from node.views.base import UnknownView
 from node.views.replication import WatermarksView, WatermarkView
@@ -204,6 +205,8 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
         stands = None  # somebody follows a leader that we cannot reach
     elif all(one.reach in ("never", "stale") for one in members):
         stands = None
+    elif len(may_go_on(voters)) >= needed:
+        stands = None  # those that answer may be on the wrong side of a cut, and we with them
     else:
         standing, stands = 0, False
     return QuorumView(size=size, needed=needed, answering=answering, standing=standing, stands=stands)

@@ -63,6 +63,11 @@ NOT_APPLYING: Final = Advice(
     curl=RESTART_MACHINE_CURL,
     actions=("restart_machine",),
 )
+OUT_OF_SIGHT: Final = Advice(
+    "who leads, or may lead, does not answer here: writes may go on, unseen from this machine",
+    "look whether its control plane runs, and from its side of the network: nothing is lost until that is known",
+    "a-member-does-not-answer",
+)
 QUORUM: Final = Advice(
     "fewer than {needed} members hear each other, and only {needed} together may commit",
     "start members, or mend their network, until {needed} of them hear each other; this names who does not answer",
@@ -116,11 +121,8 @@ ADVICE: Final[dict[str, Advice]] = {
         "nobody-leads",
         heals=True,
     ),
-    "leader_out_of_sight": Advice(
-        "members follow a leader that does not answer here: writes may go on, unseen from this machine",
-        "look whether its control plane runs, and is reached from here",
-        "a-member-does-not-answer",
-    ),
+    "leader_out_of_sight": OUT_OF_SIGHT,
+    "quorum_out_of_sight": OUT_OF_SIGHT,
     "two_leaders": Advice(
         "two members lead the same term, which Raft excludes: somebody's stored vote was lost, copied or edited",
         "stop writing and audit at once; keep all data directories",

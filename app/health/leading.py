@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.health.confirming import confirm_nothing, counted, survives
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, time_of
+from app.health.group_view import MemberView
 from app.health.links import unheard_among
 from app.health.members import engine_silent, unheard_since, was_reached
 
@@ -49,6 +50,26 @@ def why_silent(facts: Facts) -> str:
         return f": {next(iter(reasons))}, each of {len(facts.members)}"
     named = [f"{join(ids)}: {said}" for said, ids in reasons.items()]
     return f" ({'; '.join(named)})" if named else ""
+
+
+def may_go_on(members: Sequence[MemberView]) -> list[str]:
+    """Whose engine may run though nothing of it reaches us. Where a connection is refused, a machine answers, and the
+    node that should listen there is gone; where a control plane answers, the way there is not cut."""
+    silent = (one for one in members if one.reach in ("stale", "never") and not engine_silent(one))
+    return [one.id for one in silent if "refused" not in (one.problem or "").lower()]
+
+
+def quorum_out_of_sight(facts: Facts) -> Iterator[Finding]:
+    """Who answers has no quorum; who does not answer may have one."""
+    quorum, silent = facts.view.quorum, may_go_on([one for one in facts.members if not one.is_learner])
+    seen = [one.id for one in facts.members if one.reach in ("ok", "down")]
+    if facts.leader is not None or facts.stands is not None or not seen or len(silent) < quorum.needed:
+        return
+    if any(one.reach == "ok" and one.leader_id for one in facts.members):
+        return  # it follows one of them
+    does = "does" if len(silent) == 1 else "do"
+    text = f"No quorum is in sight: {join(silent)} {does} not answer, and may or may not commit without {join(seen)}"
+    yield Finding("quorum_out_of_sight", CRITICAL, f"{text}, for {{age}}")
 
 
 def quorum_lost(facts: Facts) -> Iterator[Finding]:

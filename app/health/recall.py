@@ -26,8 +26,11 @@ ELECTION_S = 4.0
 SETTLED_S = 10.0
 # Of the group, and over where a leader is known and the quorum stands.
 WITHOUT_QUORUM = frozenset(
-    {"quorum_lost:", "no_leader:", "leader_out_of_sight:", "all_silent:", "engines_silent:", "never_reached:"}
-)
+    {
+        "quorum_lost:", "quorum_out_of_sight:", "no_leader:", "leader_out_of_sight:", "all_silent:", "engines_silent:",
+        "never_reached:",
+    }
+)  # fmt: skip
 UNHEARD_MS = 1000  # pushes to whom the leader has not heard for so long are sent again, of course
 
 

@@ -110,6 +110,18 @@ def test_a_leader_that_may_only_be_silent_is_not_denied(members: list[Json], sai
     assert table_of(summary_of("g", members, NOW))[0].startswith(f"group g: {said} members answer")
 
 
+def test_who_is_cut_off_does_not_say_that_the_others_commit_nothing() -> None:
+    """`status --node` of a member on the wrong side of a cut said that the quorum was lost, while it stood."""
+    alone = member("n2", leader=None, role="CANDIDATE")
+    summary = look([silent("n0"), silent("n1"), alone])
+    assert codes(summary)[0] == ("quorum_out_of_sight", None)
+    assert summary.problems[0].at_stake == "whether writes get through is not known"
+    assert summary.quorum.stands is None and "whether a quorum stands is unknown" in table_of(summary)[0]
+    gone = [silent(one) | {"reason": "Connection refused: nothing listens there"} for one in ("n0", "n1")]
+    lost = look([*gone, alone])
+    assert codes(lost)[0] == ("quorum_lost", None) and lost.quorum.stands is False
+
+
 def test_a_leader_that_hears_nobody_has_no_quorum_though_all_answer() -> None:
     leader = member("n0", acks={"n0": 0, "n1": 9000, "n2": None})
     summary = look([leader, member("n1", leader=None), member("n2", leader=None)])

@@ -77,6 +77,12 @@ def quorum_lost(story: Story) -> None:
     story.look(10)
 
 
+def quorum_out_of_sight(story: Story) -> None:
+    """The console is beside n0, which is cut off from n1 and n2, as the console is."""
+    story.why_silent = "http://n1 did not answer in time"
+    quorum_lost(story)
+
+
 def leader_without_acks(story: Story) -> None:
     story.look()
     for node_id in ("n1", "n2"):
@@ -387,6 +393,13 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         ["quorum_lost", "replica_silent", "replica_silent"],
         "n1 and n2 do not answer",
         "does not",
+    ),
+    (
+        quorum_out_of_sight,
+        "critical",
+        ["quorum_out_of_sight", "replica_silent", "replica_silent"],
+        "No quorum is in sight: n1 and n2 do not answer, and may or may not commit without n0, for",
+        "is unknown",
     ),
     (
         leader_without_acks,

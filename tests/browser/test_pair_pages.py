@@ -35,6 +35,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     with running_console(tmp_path_factory.mktemp("pairs"), tuple(pair.urls.values()), pair) as one:
         until(lambda: "pair" in one.app.state.console.watches)
         until(lambda: len(one.app.state.console.group_view("pair").members) == len(pair.urls))
+        # Nobody audited it yet: what `paths` adds is looked up by nobody, or no state would be without a problem.
+        until(lambda: "pair" in one.app.state.console.audits)
         yield one
 
 

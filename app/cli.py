@@ -82,6 +82,8 @@ def main() -> None:
     for number in (SIGTERM, SIGHUP):
         if getsignal(number) == SIG_DFL:
             handle(number, end_in_order)
+    # What stdout has no character for (no UTF-8, a path's bytes that are none) is escaped, as on stderr.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     from app.command_line import flushed, refused
     from app.command_line import run as run_command
 

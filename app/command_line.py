@@ -20,7 +20,7 @@ import typer
 from typer.exceptions import TyperException
 
 from app.commands.common import Exit, Failure, say
-from app.empty_words import refusing_empty
+from app.refused_words import refusing
 
 ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 # Each command, in the order of `--help`, and the modules of app/commands that make it up.
@@ -109,7 +109,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         bring_in(given)
-        command = refusing_empty(typer.main.get_command(app))
+        command = refusing(typer.main.get_command(app))
         code = command.main(args=given, prog_name="quorumscope", standalone_mode=False)
     except Failure as failure:
         say(f"quorumscope: {one_line(str(failure))}")

@@ -7,7 +7,8 @@ direction of writing, so that no stranger's words begin a line or a column.
 from __future__ import annotations
 
 import contextlib
-from typing import Final, TextIO
+import json
+from typing import Any, Final, TextIO
 
 PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
 _BETWEEN: Final = "\n\t"  # what JSON may hold between its values, and nowhere else
@@ -30,6 +31,12 @@ def escaped_json(written: str) -> str:
     if written.isprintable():
         return written
     return "".join(one if one.isprintable() or one in _BETWEEN else _json_escape(one) for one in written)
+
+
+def json_for(to: TextIO, value: Any, indent: int | None = None) -> str:
+    """As JSON, in ASCII where `to` is not in UTF-8: how it escapes what it has no character for is no JSON."""
+    in_utf_8 = str(to.encoding).lower() in ("utf-8", "utf8")
+    return json.dumps(value, ensure_ascii=not in_utf_8, indent=indent)
 
 
 def pictured(text: str) -> str:

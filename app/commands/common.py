@@ -30,7 +30,7 @@ from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesEr
 from app.commands.unreachable import without_answer
 from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
 from node.config import ConfigError, Settings, load, read_token
-from node.printable import escaped, escaped_json
+from node.printable import escaped, escaped_json, json_for
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import check_host, is_address
 from node.views.reading import Unreadable, read
@@ -146,7 +146,7 @@ def terminal_width() -> int | None:
 def show_json(value: Any) -> None:
     """A result as JSON on stdout."""
     on_terminal = sys.stdout.isatty()
-    text = json.dumps(value, ensure_ascii=False, indent=2 if on_terminal else None)
+    text = json_for(sys.stdout, value, 2 if on_terminal else None)
     print(escaped_json(text) if on_terminal else text, flush=True)
 
 

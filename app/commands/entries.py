@@ -6,7 +6,6 @@ Invariant: nothing is called committed that is not known to be: where a plain DL
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from typing import Annotated, Any, Final
 
@@ -24,7 +23,7 @@ from app.commands.common import (
 )
 from app.commands.following import print_from
 from node.client import LedgerClient, Trimmed, Unsupported
-from node.printable import escaped_bytes, escaped_json
+from node.printable import escaped_bytes, escaped_json, json_for
 from node.protocol.entry import Entry, Magic
 
 RawOption = Annotated[
@@ -57,7 +56,7 @@ def print_entry(entry: Entry, as_json: bool, unverified: bool = False, raw: bool
     escape = sys.stdout.isatty() and not raw
     if as_json:
         more = {"consistency": "unverified"} if unverified else {}
-        written = json.dumps(entry_json(entry) | more, ensure_ascii=False)
+        written = json_for(sys.stdout, entry_json(entry) | more)
         print(escaped_json(written) if escape else written)
     else:
         sys.stdout.buffer.write((escaped_bytes(entry.body) if escape else entry.body) + b"\n")

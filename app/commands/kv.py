@@ -7,7 +7,6 @@ condition did not hold; 75 where nobody can say whether a write happened.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -27,7 +26,7 @@ from app.commands.common import (
 )
 from node.client import Unsupported
 from node.client.kv import KvClient, WatchGone
-from node.printable import escaped_bytes, escaped_json
+from node.printable import escaped_bytes, escaped_json, json_for
 from node.protocol.kv import ITEMS_MAX, EventType, KvError, KvEvent, KvItem, KvResult, Status
 
 T = TypeVar("T")
@@ -69,7 +68,7 @@ def text_of(name: str, raw: bytes) -> dict[str, Any]:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    written = json.dumps(value, ensure_ascii=False)
+    written = json_for(sys.stdout, value)
     print(escaped_json(written) if sys.stdout.isatty() else written, flush=True)
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 import typer
@@ -39,6 +39,7 @@ ASKED: Final = {
     "--name-server": "127.0.0.1:{port}",
 }
 LONGEST_LINE: Final = 55
+ODD: Final = "a\udcff"  # as Python has the bytes of a word that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,18 @@ class Leaf:
         known = {one.opts[0] for one in self.parameters}
         return [way for way in ASKED if way in known and self.words[0] not in SERVERS | FILES_ONLY]
 
-    def call(self, way: str) -> list[str]:
-        """Its words, so that it would do what it is for if there were somebody to ask."""
+    @property
+    def texts(self) -> list[Any]:
+        """Its parameters that are text."""
+        return [one for one in self.parameters if str in (kind := one.type_descriptor.annotation, *get_args(kind))]
+
+    def call(self, way: str, odd: Any = None) -> list[str]:
+        """Its words, so that it would do what it is for if there were somebody to ask; `odd` gets no text in UTF-8."""
         said = list(self.words)
         for one in self.parameters:
+            if one is odd:
+                said += [ODD] if one.param_type_name == "argument" else [one.opts[0], ODD]
+                continue
             sample = SAMPLES.get(f"{self.name} {one.name}") or SAMPLES.get(one.name, "x")
             if one.opts[0] == way:
                 said += [way, ASKED[way]] + (
@@ -136,6 +145,31 @@ def test_a_result_that_cannot_be_printed(stdout: str, code: Exit, said: str, tmp
     words = [["--help"], ["--version"], ["kv", "put", "--help"], ["config", "show", "--json"], ["config", "check"]]
     cells = [{"arguments": one, "stdout": stdout} for one in words]
     assert [(one["code"], one["err"]) for _, one in came_of(cells, tmp_path)] == [(code, said)] * len(words)
+
+
+def test_no_word_that_is_not_utf_8_ends_in_a_traceback(tmp_path: Path) -> None:
+    """`topic describe` and `backup --group` did; in the C locale with PYTHONUTF8=0 every umlaut is such a word."""
+    cells = [
+        {"arguments": leaf.call((leaf.ways or [""])[0], odd)}
+        for leaf in every_leaf() if leaf.words[0] not in SERVERS | {"bench"} for odd in leaf.texts
+    ]  # fmt: skip
+    assert Counter(cell["arguments"][0] for cell in cells)["topic"] > 12
+    codes = {Exit.USAGE, Exit.UNREACHABLE}
+    wrong = [
+        (command, one) for command, one in came_of(cells, tmp_path)
+        if one["code"] not in codes or "Traceback" in one["err"]
+    ]  # fmt: skip
+    assert not wrong
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_result_in_characters_that_stdout_lacks(encoding: str, tmp_path: Path) -> None:
+    """It was done, and then a traceback and 2."""
+    cells = [{"arguments": ["pki", "demo", "Zürich 東京", *form], "encoding": encoding} for form in ([], ["--json"])]
+    (_, plain), (_, as_json) = came_of(cells, tmp_path)
+    assert (plain["code"], as_json["code"]) == (Exit.FINE, Exit.FINE), plain["err"] + as_json["err"]
+    assert "\\u6771\\u4eac/ca.crt" in plain["out"]
+    assert json.loads(as_json["out"])["directory"] == "Zürich 東京"
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["refuses", "hangs"])

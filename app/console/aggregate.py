@@ -14,7 +14,7 @@ from typing import Final
 
 from app.console.sample import NodeSample
 from app.console.their_clock import TheirClock
-from app.health.facts import rfc3339
+from app.health.facts import natural, rfc3339
 from app.health.group_view import ClusterView, GroupView, Marks, MemberView, QuorumView
 from app.health.leading import may_go_on
 from node.protocol.quorum import majority_of
@@ -70,8 +70,8 @@ def group_view(
     leader = find_leader(samples, now)
     inside = member_ids(leader) or known or frozenset(one.node_id for one in samples if not was_removed(one))
     inside = inside or frozenset(one.node_id for one in samples)  # removed ones alone are asked: nobody tells more
-    ordered = sorted((one for one in samples if one.node_id in inside), key=lambda one: one.node_id)
-    others = sorted((one for one in samples if one.node_id not in inside), key=lambda one: one.node_id)
+    ordered = sorted((one for one in samples if one.node_id in inside), key=lambda one: natural(one.node_id))
+    others = sorted((one for one in samples if one.node_id not in inside), key=lambda one: natural(one.node_id))
     members = tuple(member(one, leader, now) for one in ordered)
     marks = leader_marks(leader) if leader else Marks()
     closures = TheirClock(leader.last_clock).closures(leader.closures) if leader else None

@@ -59,10 +59,14 @@ NOT_APPLYING: Final = Advice(
     "see in {node}'s output and at its process `node.state_machine` what holds it up; where it does not go on by"
     " itself this ends it, and its engine starts it again from its newest snapshot",
     "a-state-machine-does-not-apply",
-    command=RESTART_MACHINE,
-    curl=RESTART_MACHINE_CURL,
-    actions=("restart_machine",),
-)
+    command=RESTART_MACHINE, curl=RESTART_MACHINE_CURL, actions=("restart_machine",),
+)  # fmt: skip
+ENGINE_SILENT: Final = Advice(
+    "{node}'s process runs, but its engine does not come to answer: it is stopped, or its machine is",
+    "look on {where} what holds it up (a debugger, SIGSTOP, a disk that hangs, which nothing here ends); this ends"
+    " the engine and starts it again, and nothing that was acknowledged is lost with it",
+    "a-member-does-not-answer", command=RESTART, curl=RESTART_CURL, heals=True, actions=("restart",),
+)  # fmt: skip
 OUT_OF_SIGHT: Final = Advice(
     "who leads, or may lead, does not answer here: writes may go on, unseen from this machine",
     "look whether its control plane runs, and from its side of the network: nothing is lost until that is known",
@@ -104,16 +108,7 @@ ADVICE: Final[dict[str, Advice]] = {
     "replica_silent": START,
     "engine_down": START,
     "member_unreachable": START,
-    "engine_silent": Advice(
-        "{node}'s process runs, but its engine does not come to answer: it is stopped, or its machine is",
-        "look on {where} what holds it up (a debugger, SIGSTOP, a disk that hangs, which nothing here ends); this ends"
-        " the engine and starts it again, and nothing that was acknowledged is lost with it",
-        "a-member-does-not-answer",
-        command=RESTART,
-        curl=RESTART_CURL,
-        heals=True,
-        actions=("restart",),
-    ),
+    "engine_silent": ENGINE_SILENT,
     "quorum_lost": QUORUM,
     "no_leader": Advice(
         "no member leads, and only a leader may take writes in",
@@ -275,6 +270,11 @@ ADVICE: Final[dict[str, Advice]] = {
         "{node}'s disk refused a write, or is fuller than it may be: it stores nothing new, and goes on answering",
         "make room on {where} (see what else lies on that disk), or raise the limit; it tries again by itself, without"
         " a restart; it is well when this ends with 0",
+        "alarms",
+    ),
+    "disk_low": Advice(
+        "{node} stores nothing new once no further data file has room; it goes on with what it has until then",
+        "make room on {where} (see what else lies on that disk); it is well when this ends with 0",
         "alarms",
     ),
     "alarm_broker_down": Advice(

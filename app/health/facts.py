@@ -5,6 +5,7 @@ Invariants: unknown is never called fine; a finding's `since` is when the fact b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from node.views.state import TimingView
 
 CRITICAL, ATTENTION, UNKNOWN, INFO = "critical", "attention", "unknown", "info"
 SEVERITY_ORDER: Final = (CRITICAL, UNKNOWN, ATTENTION, INFO)
+DIGITS: Final = re.compile(r"(\d+)", re.ASCII)
 HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
 ELECTION_TIMEOUT_MAX_MS: Final = 1000
 CONNECTING_GRACE_S: Final = 2.5  # a dialler waits for a second at most
@@ -113,6 +115,12 @@ def seconds_since(at: datetime, now: datetime) -> float:
 
 def moment(now: datetime, ago_s: float) -> datetime:
     return datetime.fromtimestamp(now.timestamp() - ago_s, tz=now.tzinfo)
+
+
+def natural(name: str) -> tuple[list[int | str], str]:
+    """The order that people expect: n2 before n10."""
+    parts = DIGITS.split(name)  # every second one is a number
+    return [int(one) if at % 2 else one for at, one in enumerate(parts)], name
 
 
 def join(names: list[str]) -> str:

@@ -14,7 +14,18 @@ from statistics import median
 from typing import Final
 
 from app.health.addresses import sought_at
-from app.health.facts import ATTENTION, CONNECTING_GRACE_S, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, time_of
+from app.health.facts import (
+    ATTENTION,
+    CONNECTING_GRACE_S,
+    SLOW_MS,
+    SLOW_TIMES,
+    Facts,
+    Finding,
+    join,
+    moment,
+    natural,
+    time_of,
+)
 from app.health.group_view import MemberView
 from node.views.state import LinkView
 
@@ -25,6 +36,7 @@ RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
 UNSURE_GRACE_S: Final = 0.75
 UNHEARD_TIMES: Final = 2
+NAMED_MAX: Final = 4  # of whom a member does not hear, where it hears nobody
 
 
 def cut_off(facts: Facts) -> Iterator[Finding]:
@@ -45,7 +57,9 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
         elif (deaf and mute) or (deaf and theirs is None):
             lost = unheard_by(facts, one) if one.role == "CANDIDATE" else []
             lost = lost or [leader.id]
-            text = f"{one.id} is cut off from {join(lost)}, for {{age}}; it still answers here"
+            from_all = len(lost) == len(facts.members) - 1 > NAMED_MAX
+            who = f"all {len(lost)} others" if from_all else join(lost)
+            text = f"{one.id} is cut off from {who}, for {{age}}; it still answers here"
             grace_s = OLD_ACKS_GRACE_S if leader.link_to(one.id) is None else 0.0
             since = since_of(facts, leader, one, ours, hears_ms)
             yield Finding("cut_off", ATTENTION, text, one.id, since, grace_s)
@@ -116,7 +130,7 @@ def heard_ms(leader: MemberView, one: MemberView) -> float | None:
 def unheard_by(facts: Facts, one: MemberView) -> list[str]:
     """Whom a member that asks everybody for votes hears nothing of."""
     links = (one.state and one.state.links) or ()
-    return sorted(link.peer_id for link in links if gone(link, facts.patience_ms))
+    return sorted((link.peer_id for link in links if gone(link, facts.patience_ms)), key=natural)
 
 
 def unheard_among(facts: Facts, ids: Sequence[str]) -> str:

@@ -21,6 +21,9 @@ from app.health.group_view import GroupView, MemberView
 from app.health.links import heard_ms
 from node.views.state import AlarmView, FaultView, RepairView
 
+# Of a member's disk: a share, and no more than so much.
+LOW_SHARE: Final = 0.05
+LOW_BYTES: Final = 5_000_000_000
 # One sentence tells these: see `damaged`.
 DAMAGE_ALARMS: Final = ("log_damaged", "log_unrecoverable")
 # What a member that is no full voter may not do; VOTER is the normal state.
@@ -160,6 +163,17 @@ def alarms(facts: Facts) -> Iterator[Finding]:
                 full.add(alarm.peer_id)  # not by its own word, or another's than its present leader's
                 text = f"{alarm.peer_id}'s disk is full, as it answered its leader {one.id}"
                 yield _of_member(one, "disk_full", alarm.peer_id, text, [alarm])
+
+
+def disk_low(facts: Facts) -> Iterator[Finding]:
+    """Before it is full: nobody is warned by a member that only says how full its disk is."""
+    for one in facts.members:
+        disk = one.state.disk if one.state is not None and one.reach == "ok" else None
+        if disk is None or disk.free_bytes is None or not disk.total_bytes or "disk_full" in codes_of(one):
+            continue
+        if disk.free_bytes < min(disk.total_bytes * LOW_SHARE, LOW_BYTES):
+            left = f"{disk.free_bytes / disk.total_bytes:.1%} of it is free"
+            yield Finding("disk_low", ATTENTION, f"{one.id}'s disk is nearly full, for {{age}}: {left}", one.id)
 
 
 def _of_member(

@@ -66,6 +66,7 @@ class FakeNode:
     faults: list[Json] = field(default_factory=list)
     repair: Json = field(default_factory=dict)
     retention: Json | None = None
+    disk: Json = field(default_factory=lambda: {"free_bytes": 10**11, "used_ratio": 0.2})
     events: list[Json] = field(default_factory=list)
     truncations: list[Json] = field(default_factory=list)
     bodies: dict[int, str] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class FakeNode:
             ],
             "timing": {"heart_beat_time_interval_ms": 100, "election_timeout_max_ms": 1000},
             "links": self.links(),
-            "disk": {"free_bytes": 10**11, "used_ratio": 0.2},
+            "disk": self.disk,
             "alarms": self.alarms,
             "faults": self.faults,
             "repair": self.repair,

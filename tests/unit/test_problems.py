@@ -18,6 +18,7 @@ from app.health.audited import open_audit
 from app.health.facts import spell
 from app.health.group_view import AuditView, QuorumView
 from app.health.pair_steps import ADVICE as PAIR_ADVICE
+from tests.unit.fake_control import FakeGroup
 from tests.unit.group_story import T0, Story
 
 Json = dict[str, Any]
@@ -81,6 +82,12 @@ def quorum_out_of_sight(story: Story) -> None:
     """The console is beside n0, which is cut off from n1 and n2, as the console is."""
     story.why_silent = "http://n1 did not answer in time"
     quorum_lost(story)
+
+
+def disk_nearly_full(story: Story) -> None:
+    story.node("n1").disk = {"total_bytes": 10**12, "free_bytes": 4 * 10**9, "used_ratio": 0.996}
+    story.node("n2").disk = {"total_bytes": 10**12, "free_bytes": 6 * 10**9, "used_ratio": 0.994}
+    story.look(10)
 
 
 def leader_without_acks(story: Story) -> None:
@@ -401,6 +408,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "No quorum is in sight: n1 and n2 do not answer, and may or may not commit without n0, for",
         "is unknown",
     ),
+    (disk_nearly_full, "attention", ["disk_low"], "n1's disk is nearly full, for 4 s: 0.4% of it is free.", ""),
     (
         leader_without_acks,
         "critical",
@@ -805,3 +813,17 @@ def test_a_full_disk_is_one_problem_when_its_member_fell_silent() -> None:
         "Before it fell silent, n1 said: n1's disk is full."
     ]
     assert len({one.id for one in view.problems}) == len(view.problems)
+
+
+def test_a_large_group_is_in_the_order_that_people_count_in() -> None:
+    """n10 stood before n2, and a member that hears nobody was said to be cut off from 29 names."""
+    story = Story(group=FakeGroup(size=30))
+    lost = story.node("n2")
+    others = [one for one in story.group.nodes if one != "n2"]
+    lost.role, lost.ack_ms, lost.heard_ms = "CANDIDATE", 41_000, dict.fromkeys(others, 41_000)
+    for one in others:
+        story.node(one).heard_ms = {"n2": 41_000}
+    story.look(8)
+    assert [one.id for one in story.view.members] == [f"n{number}" for number in range(30)]
+    (cut,) = story.view.problems
+    assert cut.text.startswith("n2 is cut off from all 29 others, for ")

@@ -252,8 +252,8 @@ ADVICE: Final[dict[str, Advice]] = {
     "alarm_applier_diverged": Advice(
         "{node}'s snapshots go up to an entry that its log does not have: they are of another group or of another"
         " history, so its state is not believed; it keeps its log and its vote",
-        "where {node} leads, move leadership away first; then end {node}, put another member's `snapshot` directory in"
-        " the place of its own, and start it again; it is well when this ends with 0",
+        "where {node} leads, move leadership away first; then end {node}, move its `snapshot` directory away, and start"
+        " it again: it applies its log anew, or is sent its leader's state; it is well when this ends with 0",
         "a-state-machine-does-not-apply",
         actions=("transfer",),
     ),
@@ -373,7 +373,7 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "flush_async": Advice(
         "a write counts once a quorum has it in memory",
-        "restart the nodes one by one with `--flush sync` where a power cut must lose nothing",
+        "where a power cut must lose nothing, say `sync` as `flush` in every member's file, and send each one SIGHUP",
         "flush-is-async",
     ),
     "audit_divergent": Advice(

@@ -252,7 +252,7 @@ class Applying:
             what = f"it applied another entry {at} than this log has: its chain is {at_chain}, here it is {held_chain}"
         else:
             return True
-        text = f"{what}; its snapshots are of another history: give it those of another member"
+        text = f"{what}; its snapshots are of another history: move them away, and start it again"
         self._refuse("applier_diverged", text, now)
         return False
 

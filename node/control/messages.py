@@ -22,11 +22,11 @@ from node.control.common import INT64_MAX, Limit, Parts, PartsDep
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.message_client.consumer import records_of
-from node.message_store.bodies import opened_body
+from node.message_store.bodies import OpensTooLong, opened_body
 from node.message_store.described import in_time, message_json, record_json
 from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.message_store import MessageStore
-from node.message_store.record import MessageRecord
+from node.message_store.record import Compression, MessageRecord
 from node.openapi_statuses import says
 from node.protocol.entry import BytesLike
 from node.rocketmq.bodies import NAME_CHARS_MAX
@@ -34,7 +34,7 @@ from node.views.message_answers import Broker, ConsumerGroups, Messages, OneCons
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
 STATE_WITHIN_S: Final = 2.0  # whoever asks for it waits 5
-OPENED_BYTES_MAX: Final = 4 << 20  # of one body
+OPENED_BYTES_MAX: Final = 4 << 20  # of all bodies of one answer that are compressed
 KEY_CHARS_MAX: Final = 4096
 Name = Annotated[str, Query(min_length=1, max_length=NAME_CHARS_MAX)]
 NameCursor = Annotated[str | None, Query(max_length=NAME_CHARS_MAX)]
@@ -218,14 +218,32 @@ def bad(text: str) -> Problem:
     return Problem(422, "Invalid request", text)
 
 
-def opened(record: MessageRecord) -> bytes:
-    return opened_body(record, OPENED_BYTES_MAX)
+class Opener:
+    """Opens the bodies of one answer, up to a sum: a record of 4 KiB may open to 4 MiB, and 256 are one answer."""
+
+    def __init__(self) -> None:
+        self.left = OPENED_BYTES_MAX
+
+    def __call__(self, record: MessageRecord) -> bytes:
+        """Raises MessageFormatError."""
+        try:
+            body = opened_body(record, self.left)
+        except OpensTooLong:
+            if self.left == OPENED_BYTES_MAX:
+                raise
+            text = (
+                f"the compressed bodies of one answer open to {OPENED_BYTES_MAX} bytes at most: ask for this one alone"
+            )
+            raise MessageFormatError(text) from None
+        self.left -= len(body) if record.compression is not Compression.NONE else 0
+        return body
 
 
 def described(data: Path, records: BytesLike) -> Sequence[Json]:
     """Blocking: where each lies is read from the files."""
     found: list[Json] = []
     store: MessageStore | None = None
+    opened = Opener()
     for record in records_of(records):
         try:
             store = MessageStore(data) if store is None else store

@@ -15,6 +15,10 @@ OPENED_BYTES_MAX: Final = 64 << 20
 ZLIB_KINDS: Final = (Compression.OLD_ZLIB, Compression.ZLIB)
 
 
+class OpensTooLong(MessageFormatError):
+    """A compressed body is longer than it may be here."""
+
+
 def opened_body(record: MessageRecord, bytes_max: int = OPENED_BYTES_MAX) -> bytes:
     """Raises MessageFormatError where it cannot be opened; the record's own body is there all the same."""
     kind = record.compression
@@ -25,11 +29,11 @@ def opened_body(record: MessageRecord, bytes_max: int = OPENED_BYTES_MAX) -> byt
         raise MessageFormatError(f"the body is compressed with {name}, which is not opened here")
     opener = zlib.decompressobj()
     try:
-        found = opener.decompress(record.body, bytes_max)
+        found = opener.decompress(record.body, bytes_max + 1)
     except zlib.error as error:
         raise MessageFormatError(f"the body is no zlib stream: {error}") from error
-    if opener.unconsumed_tail:
-        raise MessageFormatError(f"the body opens to more than {bytes_max} bytes")
+    if len(found) > bytes_max:
+        raise OpensTooLong(f"the body opens to more than {bytes_max} bytes")
     if not opener.eof:
         raise MessageFormatError("the body's zlib stream ends in its middle")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from node.operator_trail import NAME
 from node.rocketmq.codes import Answer
 from tests.openapi_kit import Document
 from tests.ports import free_ports
-from tests.unit.broker_kit import broker_of, engine_of, settings_of
+from tests.unit.broker_kit import Client, broker_of, engine_of, settings_of
 from tests.unit.engine_kit import until
 
 Json = dict[str, Any]
@@ -196,6 +197,36 @@ BAD_SEARCHES: list[tuple[Json, int]] = [
     ({"topic": "flights-JFK", "queue_id": 9, "queue_offset": 0}, 404), ({"topic": "flights-JFK", "queue_id": 0}, 422),
     ({"topic": "flights-JFK", "key": "k", "queue_id": 0}, 422), ({"topic": "x", "from_time": "never"}, 422),
 ]  # fmt: skip
+
+
+def test_what_compressed_bodies_open_to_is_bounded_in_one_answer(tmp_path: Path) -> None:
+    """A stranger's 12 records of 4 KiB, which would be 48 MiB."""
+
+    async def work(rest: Rest) -> None:
+        host, _, port = rest.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        bomb = zlib.compress(bytes(4 << 20), 9)
+        for answer in await Client(reader, writer).send(*[bomb] * 12, b="plain", f="1"):
+            assert answer.code == Answer.SUCCESS, answer.remark
+        writer.close()
+
+        async def items() -> list[Json]:
+            found = await rest.get("/messages", topic="plain", queue_id=0, queue_offset=0, limit=256)
+            listed: list[Json] = found["items"]
+            return listed
+
+        async with asyncio.timeout(60):
+            while len(await items()) < 12:  # noqa: ASYNC110 - dispatched soon
+                await asyncio.sleep(0.05)
+        first, *others = await items()
+        assert first["body"]["opened"] and first["body"]["bytes"] == 4 << 20
+        for one in others:
+            assert not one["body"]["opened"] and "ask for this one alone" in one["body"]["why"]
+            assert one["body"]["stored_bytes"] == len(bomb) and base64.b64decode(one["body"]["base64"]) == bomb
+        (alone,) = (await rest.get("/messages", id=others[-1]["message_id"]))["items"]
+        assert alone["body"]["opened"] and alone["body"]["bytes"] == 4 << 20
+
+    run(tmp_path, work)
 
 
 def test_what_is_asked_wrongly_is_a_problem_that_says_what_to_do(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def lines_of(problem: StatusProblem) -> list[str]:
     lines = [f"{'-' if problem.severity == INFO else '!'} {problem.text}"]
     if problem.command is None:
         return [*lines, f"    {problem.next_step}"]
-    lines.append(f"    {capital(problem.means)}. At stake: {problem.at_stake}.")
-    lines.append(f"    {capital(problem.step)}:")
+    lines.append(f"    {capital(problem.means, problem.member)}. At stake: {problem.at_stake}.")
+    lines.append(f"    {capital(problem.step, problem.member)}:")
     lines += [f"{COMMAND}{line}" for line in (problem.command, problem.curl) if line]
     return [*lines, f"    More: {problem.docs}"] if problem.docs else lines

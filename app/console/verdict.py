@@ -54,7 +54,7 @@ def sentence(view: GroupView) -> SentenceView:
     else:
         headline = f"The only {kind} is in step." if size == 1 else f"All {size} {kind}s are in step."
         parts = [leader_phrase(view), quorum_phrase(view), audit_phrase(view), learners_phrase(view)]
-    parts += [capital(one.text) for one in notices]
+    parts += [capital(one.text, one.member) for one in notices]
     return SentenceView(headline=headline, rest=" ".join(part for part in parts if part))
 
 

@@ -143,7 +143,13 @@ def spell(seconds: float) -> str:
     return f"{whole // 86400} d"
 
 
-def capital(text: str) -> str:
-    """As a sentence begins; a member's name at its head stays as it is."""
-    named = any(one.isdigit() for one in text.partition(" ")[0])
+def refused(one: MemberView) -> bool:
+    """Whether its machine answers, and nothing listens there where its control plane should."""
+    return "refused" in (one.problem or "").lower()
+
+
+def capital(text: str, name: str | None = None) -> str:
+    """As a sentence begins; a member's name at its head, which `name` is, too, stays as it is."""
+    first = text.partition(" ")[0]
+    named = any(one.isdigit() for one in first) or first.removesuffix("'s") == name
     return text if named else text[:1].upper() + text[1:]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.health.confirming import confirm_nothing, counted, survives
-from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, time_of
+from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, refused, time_of
 from app.health.group_view import MemberView
 from app.health.links import unheard_among
 from app.health.members import engine_silent, unheard_since, was_reached
@@ -56,7 +56,7 @@ def may_go_on(members: Sequence[MemberView]) -> list[str]:
     """Whose engine may run though nothing of it reaches us. Where a connection is refused, a machine answers, and the
     node that should listen there is gone; where a control plane answers, the way there is not cut."""
     silent = (one for one in members if one.reach in ("stale", "never") and not engine_silent(one))
-    return [one.id for one in silent if "refused" not in (one.problem or "").lower()]
+    return [one.id for one in silent if not refused(one)]
 
 
 def quorum_out_of_sight(facts: Facts) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.health.facts import Finding
+from app.health.facts import Finding, refused
 from app.health.group_view import GroupView, NextStep
 from app.health.pairs import master_of, slaves_of
 
@@ -36,13 +36,25 @@ START: Final = PairAdvice(
     "look at {node}'s output, then start it again",
     command="{start}",
 )
+SILENT: Final = PairAdvice(
+    "{node} is asked and says nothing: its process hangs or is gone, its machine is, or the way there is cut",
+    "{spare}",
+    "see on its machine whether {node}'s processes still run: what hangs has to go on, or be ended; what is gone is"
+    " started as it was before; it is well when this ends with 0",
+)
 ADVICE: Final[dict[str, PairAdvice]] = {
     "ha_all_silent": PairAdvice(
         "no control plane of the pair answers: the machines are gone, or the way to them is cut",
         LOST, "start the brokers, or mend the network; it is well when this ends with 0",
     ),
     "ha_silent": START,
-    "ha_broker_down": START,
+    "ha_broker_down": PairAdvice(
+        "{node}'s control plane runs, and its broker does not answer it: the broker ended, or it hangs",
+        "{spare}",
+        "look at {node}'s output: a broker that ended is started again by itself; one that hangs (a debugger, SIGSTOP,"
+        " a disk) has to go on, or be ended; what the output refuses is mended, and {node} started again; it is well when"
+        " this ends with 0",
+    ),
     "ha_no_master": PairAdvice(
         "slaves never become master by themselves: consumers go on reading there, senders have nobody to send to",
         LOST,
@@ -146,9 +158,11 @@ ADVICE: Final[dict[str, PairAdvice]] = {
 
 def pair_step(finding: Finding, view: GroupView) -> NextStep | None:
     """None for what is no pair's problem (a certificate)."""
-    advice = ADVICE.get(finding.code)
+    advice, one = ADVICE.get(finding.code), view.member(finding.node_id)
     if advice is None:
         return None
+    if finding.code == "ha_silent" and one is not None and not refused(one):
+        advice = SILENT  # nothing that may still run is started again
     fields = fields_of(finding, view)
     known = advice.command != PROMOTE or fields["most"]
     command = advice.command.format(**fields) if known else ""

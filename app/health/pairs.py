@@ -88,7 +88,7 @@ def silent_broker(facts: Facts) -> Iterator[Finding]:
         severity = CRITICAL if what == "master" and master_of(facts.view) is None else ATTENTION
         if one.reach == "ok" or one.reach == "down":
             why = one.ha.reason if one.ha is not None else None
-            text = f"the broker {one.id} does not run for {{age}}{f' ({why})' if why else ''}"
+            text = f"the broker {one.id} does not answer its control plane for {{age}}{f' ({why})' if why else ''}"
             yield Finding("ha_broker_down", severity, text, one.id, grace_s=GRACE_S)
         else:
             yield Finding(

@@ -102,7 +102,11 @@ def text_of(payload: Json) -> str:
         lines += [f"Severity:      {problem['severity']}"]
         if payload["kind"] != "over":
             named = (("What it means", "means"), ("At stake", "at_stake"), ("What to do", "step"))
-            lines += [f"{f'{name}:':<14} {line(capital(problem[key]), 2000)}" for name, key in named if problem[key]]
+            lines += [
+                f"{f'{name}:':<14} {line(capital(problem[key], problem['member']), 2000)}"
+                for name, key in named
+                if problem[key]
+            ]
             lines += ["", *(f"    {line(problem[key], 2000)}" for key in ("command", "curl") if problem[key])]
         lines += [""]
     lines += [f"Page:          {payload['page']}", f"Message:       {payload['id']} ({payload['kind']})", ""]

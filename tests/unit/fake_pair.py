@@ -35,7 +35,7 @@ class FakePair(httpx2.AsyncBaseTransport):
     """The network towards it. `ha`: what each says; `alive`: who answers."""
 
     def __init__(self) -> None:
-        self.name = "pair"
+        self.name, self.why_silent = "pair", "connection refused"
         self.alive = dict.fromkeys(NAMES, True)
         self.urls = {name: f"http://127.0.0.1:{8531 + n}" for n, name in enumerate(NAMES)}
         self.requests: list[httpx2.Request] = []
@@ -88,6 +88,7 @@ class FakePair(httpx2.AsyncBaseTransport):
         one.state = state_of(one.ha)
         one.last_seen = now if self.alive[name] else T0 - timedelta(seconds=60)
         one.misses = 0 if self.alive[name] else 9
+        one.problem = None if self.alive[name] else self.why_silent or None
         return one
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -17,6 +17,7 @@ from app.console.settings import Seed
 from app.console.waterline import ZERO_X
 from app.db.base import rfc3339
 from app.health.classify import classify
+from app.health.facts import capital
 from app.health.group_view import AuditView
 from app.health.pair_steps import ADVICE
 from app.health.recall import Recall
@@ -53,7 +54,7 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
         "No broker takes messages for",
     ),
     all_silent: ("critical", {("ha_all_silent", None)}, "No broker of the pair answers for"),
-    broker_down: ("attention", {("ha_broker_down", "s2")}, "The broker s2 does not run for"),
+    broker_down: ("attention", {("ha_broker_down", "s2")}, "The broker s2 does not answer its control plane for"),
     slave_gone: ("attention", {("ha_slave_gone", "s1")}, "s1 gets nothing from its master"),
     ahead: ("critical", {("ha_ahead", "s1")}, "s1 holds more than its master, and gets nothing for"),
     forked: ("critical", {("ha_forked", "s1")}, "s1 holds other records than its master"),
@@ -90,6 +91,22 @@ GROUPS_ACTIONS: dict[str, object] = {
     "clusters/pair/members": {"id": "n9", "address": "127.0.0.1:9"},
     "clusters/pair/nodes/m/repair": {},
 }
+
+
+def test_a_broker_that_may_hang_is_not_to_be_started_beside_itself() -> None:
+    """SIGSTOP: what was printed, `quorumscope node …`, found its port and its directory taken."""
+    pair = FakePair()
+    pair.ha["m"]["started_with"] = "quorumscope node --id m"
+    master_silent(pair)
+    gone = next(one for one in pair.view().problems if one.code == "ha_silent")
+    assert gone.command == "quorumscope node --id m"
+    pair.why_silent = "http://127.0.0.1:8431 did not answer in time"
+    hangs = next(one for one in pair.view().problems if one.code == "ha_silent")
+    assert (hangs.command or "").startswith("quorumscope ha status --node") and "has to go on" in hangs.step
+    assert capital(hangs.means, hangs.member).startswith("m is asked and says nothing"), "M is nobody's name"
+    broker_down(down := FakePair())
+    (stopped,) = down.view().problems
+    assert (stopped.command or "").startswith("quorumscope ha status --node") and "by itself" in stopped.step
 
 
 @pytest.mark.parametrize("change", WRONG, ids=lambda one: one.__name__)
@@ -196,6 +213,7 @@ def test_a_lane_names_its_trouble_and_sends_that_wait_long_are_listed() -> None:
 
 def test_a_broker_that_is_silent_says_nothing_about_now() -> None:
     pair = FakePair()
+    pair.why_silent = ""
     slave_silent(pair)
     row = rows_of(pair.view())[1]
     assert (row.id, row.end, row.takes) == ("s1", "unknown", "does not answer")

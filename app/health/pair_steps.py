@@ -52,8 +52,8 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "{node}'s control plane runs, and its broker does not answer it: the broker ended, or it hangs",
         "{spare}",
         "look at {node}'s output: a broker that ended is started again by itself; one that hangs (a debugger, SIGSTOP,"
-        " a disk) has to go on, or be ended; what the output refuses is mended, and {node} started again; it is well when"
-        " this ends with 0",
+        " a disk) has to go on, or be ended; what its output refuses is mended, and {node} started again; it is well"
+        " when this ends with 0",
     ),
     "ha_no_master": PairAdvice(
         "slaves never become master by themselves: consumers go on reading there, senders have nobody to send to",

@@ -103,7 +103,7 @@ def text_of(payload: Json) -> str:
         if payload["kind"] != "over":
             named = (("What it means", "means"), ("At stake", "at_stake"), ("What to do", "step"))
             lines += [
-                f"{f'{name}:':<14} {line(capital(problem[key], problem['member']), 2000)}"
+                f"{f'{name}:':<14} {line(capital(problem[key], problem.get('member')), 2000)}"
                 for name, key in named
                 if problem[key]
             ]

@@ -103,7 +103,7 @@ def test_a_broker_that_may_hang_is_not_to_be_started_beside_itself() -> None:
     pair.why_silent = "http://127.0.0.1:8431 did not answer in time"
     hangs = next(one for one in pair.view().problems if one.code == "ha_silent")
     assert (hangs.command or "").startswith("quorumscope ha status --node") and "has to go on" in hangs.step
-    assert capital(hangs.means, hangs.member).startswith("m is asked and says nothing"), "M is nobody's name"
+    assert capital(hangs.means, hangs.member).startswith("m is asked and says nothing")
     broker_down(down := FakePair())
     (stopped,) = down.view().problems
     assert (stopped.command or "").startswith("quorumscope ha status --node") and "by itself" in stopped.step

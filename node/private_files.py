@@ -24,6 +24,14 @@ def keep_files_private() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
+def private_folder(path: Path) -> None:
+    """Made if need be, with all that is missing above it, for its owner alone: the mode that `mkdir` is given with
+    `parents` is the last one's only."""
+    if not path.is_dir():
+        private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def own_directory(path: Path) -> Path:
     """A directory of a known name in a place where everybody may write (/tmp), made if need be: this user's alone,
     and no link that somebody else has put there. Raises PermissionError where it is not, OSError."""

@@ -25,6 +25,7 @@ SHIPPED = (
     "app/audit/*.py",
     "node/__init__.py",
     "node/message_store/**/*.py",
+    "node/private_files.py",
     "node/protocol/*.py",
     "node/store/**/*.py",
     "node/views/*.py",

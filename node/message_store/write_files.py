@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from node.private_files import private_folder
 from node.protocol.entry import BytesLike
 
 OPEN_MAX: Final = 128
@@ -95,7 +96,7 @@ class OsDisk:
             os.close(self._open.pop(one))
 
     def create(self, path: Path, size_bytes: int) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         self._forget(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -120,7 +121,7 @@ class OsDisk:
                 last = low
 
     def replace(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path.parent)
         beside = path.with_name(f"{path.name}.tmp")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -135,7 +136,7 @@ class OsDisk:
         self.sync_folder(path.parent)
 
     def make_folder(self, path: Path) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(path)
 
     def rename(self, path: Path, to: Path) -> None:
         self._forget(path)

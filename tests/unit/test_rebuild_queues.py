@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,16 @@ def test_a_queue_that_holds_nothing_any_more_goes_on_where_it_was(broker: Broker
     found = rebuild(MessageStore(broker.root), broker.entries - 1, dry_run=False)
     assert found.kept_places == 1 and found.next_offsets["Expired", 2] == 40
     assert not verify(MessageStore(broker.root)).findings
+
+
+def test_what_is_made_is_its_owners_whatever_the_umask(broker: Broker) -> None:
+    before = os.umask(0)
+    try:
+        rebuild(MessageStore(broker.root), broker.entries - 1, dry_run=False)
+    finally:
+        os.umask(before)
+    made = [broker.root / "consumequeue", *(broker.root / "consumequeue").rglob("*")]
+    assert {str(one): oct(mode) for one in made if (mode := one.stat().st_mode) & 0o077} == {}
 
 
 def test_a_log_that_ends_too_early_changes_nothing(broker: Broker) -> None:

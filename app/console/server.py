@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import h11
@@ -24,7 +25,7 @@ from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed, SettingsError
 from app.console.settings_reread import SettingsReread
 from app.db.engine import DriverMissing, check_driver, normal_url
-from node.config import Settings
+from node.config import Settings, read_token
 from node.http_server import BoundedServer, Places, unreadable
 from node.logs import Log
 from node.printable import escaped
@@ -188,7 +189,7 @@ def parse(argv: list[str] | None) -> ConsoleSettings:
     parser.add_argument(
         "--cluster", action="append", default=[], metavar="CONTROL_URL", help="a node of a group to watch"
     )
-    parser.add_argument("--node-token", default=None, help="bearer token for control planes")
+    parser.add_argument("--node-token-file", type=Path, default=None, help="bearer token for control planes")
     parser.add_argument("--allowed-host", action="append", default=[])
     parser.add_argument("--behind-proxy", action="store_true")
     parser.add_argument("--demo", action="store_true")
@@ -201,7 +202,8 @@ def parse(argv: list[str] | None) -> ConsoleSettings:
         host=host.strip("[]") or "127.0.0.1",
         port=int(port),
         seeds=tuple(Seed(url) for url in given.cluster),
-        node_token=given.node_token,
+        node_token=None if given.node_token_file is None else read_token(given.node_token_file),
+        node_token_file=given.node_token_file,
         allowed_hosts=tuple(given.allowed_host),
         behind_proxy=given.behind_proxy,
         demo=given.demo,

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from app.health.clock_steps import ClockStep
 from app.health.group_view import GroupView, MemberView
-from app.health.openings import Openings
+from app.health.openings import OUR_EYES, Openings
 
 WINDOW_S = 60.0
 SAMPLES_MAX = 240
@@ -139,9 +139,11 @@ class Recall:
         """Beginnings of what is known to be over, so that the next time it begins anew; `proven`: all is well."""
         if proven:
             self.forget_beginnings()
-        elif view.leader_id is not None and view.quorum.stands:
-            over = WITHOUT_QUORUM - self.first_seen.keys()
-            self.began = {key: at for key, at in self.began.items() if key not in over}
+            return
+        over = {f"{code}:{one.id}" for one in view.members if one.reach == "ok" for code in OUR_EYES}
+        if view.leader_id is not None and view.quorum.stands:
+            over |= WITHOUT_QUORUM
+        self.began = {key: at for key, at in self.began.items() if key not in over or key in self.first_seen}
 
     def move(self, step: ClockStep) -> None:
         """The wall clock was set."""

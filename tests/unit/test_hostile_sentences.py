@@ -130,6 +130,19 @@ def test_what_an_earlier_console_reported_and_this_one_saw_to_be_over_begins_ane
     assert all(one.since >= rfc3339(T0) for one in problems), problems
 
 
+def test_who_was_silent_before_and_answers_is_silent_anew_though_another_problem_stands() -> None:
+    """For a minute after a console was started again, the silence before it lent its beginning to the next one."""
+    story = Story(starts={one: StartView(started_with=f"quorumscope node --id {one}") for one in ("n1", "n2")})
+    earlier = T0 - timedelta(minutes=12)
+    story.recall.began = {"replica_silent:n1": earlier, "replica_silent:n2": earlier}
+    story.node("n2").alive, story.node("n2").ack_ms = False, 9_000
+    assert [one.id for one in story.look(12).problems] == ["replica_silent:n2"]
+    story.node("n1").alive, story.node("n1").ack_ms = False, 9_000
+    since = {one.id: one.since for one in story.look(12).problems}
+    assert since["replica_silent:n1"] >= rfc3339(T0)
+    assert since["replica_silent:n2"] == rfc3339(earlier), "that one never answered"
+
+
 def test_a_quorum_that_was_lost_before_and_stands_is_lost_anew_though_a_member_is_still_away() -> None:
     story = Story(starts={"n2": StartView(started_with="quorumscope node --id n2")})
     earlier = T0 - timedelta(minutes=12)

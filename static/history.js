@@ -110,7 +110,7 @@ function nearestEvent(u) {
 
 function draw(history) {
   data = history;
-  const ids = Object.keys(history.replicas).sort();
+  const ids = Object.keys(history.replicas);
   const axis = { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid") }, font: "12px system-ui, sans-serif" };
   const until = Date.parse(history.until) / 1000;
   const wide = Number(box.dataset.rangeS) >= 86400;

@@ -12,6 +12,7 @@ from app.console.fragments import GROUP_FRAGMENTS, render_fragments
 from app.resources import resource
 from tests.unit import views
 from tests.unit.console_kit import Kit, run, running
+from tests.unit.fake_control import FakeGroup
 from tests.unit.group_story import Story
 
 GROUP = "/clusters/demo"
@@ -42,6 +43,18 @@ def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
             assert 'class="sentence ' in answer.text, path
 
     over(tmp_path, work)
+
+
+def test_of_many_dispatchers_those_that_append_are_folded() -> None:
+    """In a group of 30 they made a page of 8,000 px, where the one that does not append stood among the others."""
+    story = Story(group=FakeGroup(size=9))
+    story.node("n4").dispatcher = "COMPARE"
+    drawn = str(render_fragments(story.look(3), "viewer")["dispatchers"])
+    before, folded = drawn.split('<details id="dispatchers-in-append"')
+    assert 'id="dispatcher-n4"' in before and before.count('class="card dispatcher') == 1
+    assert "<summary>7 peers in APPEND</summary>" in folded and folded.count('class="card dispatcher') == 7
+    few = str(render_fragments(Story().look(3), "viewer")["dispatchers"])
+    assert "<details" not in few and few.count('class="card dispatcher') == 2
 
 
 def test_pages_that_say_something_else_first_say_what_is_wrong_with_the_group(tmp_path: Path) -> None:

@@ -105,9 +105,7 @@ ADVICE: Final[dict[str, Advice]] = {
         "a-member-does-not-answer",
         heals=True,
     ),
-    "replica_silent": START,
-    "engine_down": START,
-    "member_unreachable": START,
+    **dict.fromkeys(("replica_silent", "engine_down", "member_unreachable"), START),
     "engine_silent": ENGINE_SILENT,
     "quorum_lost": QUORUM,
     "no_leader": Advice(
@@ -116,8 +114,13 @@ ADVICE: Final[dict[str, Advice]] = {
         "nobody-leads",
         heals=True,
     ),
-    "leader_out_of_sight": OUT_OF_SIGHT,
-    "quorum_out_of_sight": OUT_OF_SIGHT,
+    **dict.fromkeys(("leader_out_of_sight", "quorum_out_of_sight"), OUT_OF_SIGHT),
+    "votes_lost": Advice(
+        "a vote of who lost history could elect a leader that lacks entries; waiting brings no leader",
+        "put back their own disks; else stop all, and give a majority, the newest log among them, `quorumscope store"
+        " repair DIR --accept-loss`; this shows where each log ends",
+        "a-member-that-does-not-vote",
+    ),
     "two_leaders": Advice(
         "two members lead the same term, which Raft excludes: somebody's stored vote was lost, copied or edited",
         "stop writing and audit at once; keep all data directories",
@@ -134,14 +137,11 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "wrong_address": Advice(
         "the group's log has another address of {node} than {node} itself, and nobody of the group reaches it there",
-        "where {node} is to stay where it is, this tells the group so; else start it with [peers] that name the address"
-        " in the log",
+        "where {node} is to stay there, this tells the group so; else start it with [peers] that say what the log says",
         "a-member-is-cut-off",
         command="{members_address}",
     ),
-    "cut_off": NETWORK,
-    "one_way": NETWORK,
-    "not_connected": NETWORK,
+    **dict.fromkeys(("cut_off", "one_way", "not_connected"), NETWORK),
     "slow_link": Advice(
         "frames to {node} and back are on their way for far too long, or {node} comes late to answer",
         "measure the way to {node} (`ping`, `ss -ti`) and its load; if it leads, move leadership away",

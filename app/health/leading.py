@@ -9,7 +9,7 @@ from app.health.confirming import confirm_nothing, counted, survives
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, refused, time_of
 from app.health.group_view import MemberView
 from app.health.links import unheard_among
-from app.health.members import engine_silent, unheard_since, was_reached
+from app.health.members import engine_silent, unheard_since, was_reached, without_votes
 
 CLOSURES_SHARE: Final = 0.8
 CLOSURES_OLDEST_MS: Final = 1000
@@ -98,6 +98,11 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
     if unseen:
         text = f"The leader {join(unseen)} does not answer, though replicas follow it, for {{age}}"
         yield Finding("leader_out_of_sight", ATTENTION, text, grace_s=NO_LEADER_GRACE_S)
+    elif lost := without_votes(facts):
+        they = "they do not know what they" if len(lost) > 1 else "it does not know what it"
+        text = f"No leader can be elected: {join(lost)} may not vote, for {they} had acknowledged, and"
+        text += f" {quorum.needed} votes are needed; no write can be accepted, for {{age}}"
+        yield Finding("votes_lost", CRITICAL, text, grace_s=NO_LEADER_GRACE_S)
     else:
         away = sorted(one.id for one in facts.members if one.reach != "ok")
         why = unheard_among(facts, sorted(answering))

@@ -36,6 +36,7 @@ RESENDS_WINDOW_S: Final = 10.0
 RESENDS_MIN: Final = 5
 UNSURE_GRACE_S: Final = 0.75
 UNHEARD_TIMES: Final = 2
+ASK_NOBODY: Final = frozenset({"FORMING", "REJOINING"})  # voter states without a vote
 NAMED_MAX: Final = 4  # of whom a member does not hear, where it hears nobody
 
 
@@ -136,13 +137,16 @@ def unheard_by(facts: Facts, one: MemberView) -> list[str]:
 def unheard_among(facts: Facts, ids: Sequence[str]) -> str:
     """Which of these do not hear each other, in words, where nobody leads; empty: all do, or it is not known.
 
-    Who looks for a leader asks everybody again and again, so that twice the longest wait without a word is silence.
+    Who looks for a leader asks everybody again and again, so that twice the longest wait without a word is silence. Who
+    may not vote asks nobody: of it only a connection that is missing tells anything.
     """
     deaf: dict[str, list[str]] = {}
+    mute = {one.id for one in facts.members if one.state is not None and one.state.voter_state in ASK_NOBODY}
     for one in facts.members:
         if one.id in ids and one.role == "CANDIDATE":
             links = [link for link in (one.state and one.state.links) or () if link.peer_id in ids]
-            lost = sorted(link.peer_id for link in links if gone(link, UNHEARD_TIMES * facts.patience_ms))
+            long_ms = UNHEARD_TIMES * facts.patience_ms
+            lost = sorted(one.peer_id for one in links if (apart if one.peer_id in mute else gone)(one, long_ms))
             deaf |= {one.id: lost} if lost else {}
     if len(ids) > 1 and all(len(deaf.get(one, ())) == len(ids) - 1 for one in ids):
         return f"{join(list(ids))} do not hear each other"
@@ -151,7 +155,12 @@ def unheard_among(facts: Facts, ids: Sequence[str]) -> str:
 
 def gone(link: LinkView, patience_ms: int) -> bool:
     heard_ms = link.last_heard_ms
-    return heard_ms is None or heard_ms > patience_ms or (link.in_since is None and link.out_since is None)
+    return heard_ms is None or heard_ms > patience_ms or apart(link)
+
+
+def apart(link: LinkView, _patience_ms: int = 0) -> bool:
+    """Neither of the two has a connection to the other."""
+    return link.in_since is None and link.out_since is None
 
 
 def since_of(

@@ -260,8 +260,18 @@ def not_members(facts: Facts) -> Iterator[Finding]:
             yield Finding("not_a_member", INFO, text, one.id, grace_s=1.0)
 
 
+def without_votes(facts: Facts) -> list[str]:
+    """Who does not know what it had acknowledged, where they are so many that no leader can be elected any more."""
+    voters = [one for one in facts.members if not one.is_learner]
+    lost = [one.id for one in voters if one.reach == "ok" and one.state and one.state.voter_state == "REJOINING"]
+    return lost if facts.leader is None and len(voters) - len(lost) < facts.view.quorum.needed else []
+
+
 def voter_state(facts: Facts) -> Iterator[Finding]:
+    lost = without_votes(facts)  # `no_leader` says it of all at once
     for one in facts.members:
+        if one.id in lost:
+            continue
         reported = VOTER_STATES.get((one.state and one.state.voter_state) or "")
         if reported is not None:
             text = said_before(one, reported) + ", for {age}"

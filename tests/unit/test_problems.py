@@ -140,6 +140,19 @@ def cut_off(story: Story) -> None:
     story.look(5)
 
 
+def without_votes(story: Story) -> None:
+    story.group.lead(None)
+    for one in story.group.nodes.values():
+        one.role, one.voter_state, one.heard_ms = "CANDIDATE", "REJOINING", dict.fromkeys(story.group.nodes, 60_000)
+    story.look(6)
+
+
+def without_enough_votes(story: Story) -> None:
+    without_votes(story)
+    story.node("n0").voter_state = "VOTER"
+    story.look(6)
+
+
 def moved_to_a_wrong_address(story: Story) -> None:
     story.look(2)
     story.node("n1").sought_at, story.node("n1").ack_ms = "127.0.0.1:9", None
@@ -420,6 +433,20 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (leader_unseen, "attention", ["leader_out_of_sight", "replica_silent"], "The leader n0 does not answer", "unknown"),
     (split_brain, "critical", ["two_leaders"], "n0 and n1 both lead term 4", ""),
     (cut_off, "attention", ["cut_off"], "n1 is cut off from n0, for 14 s; it still answers here.", "Quorum stands"),
+    (
+        without_votes,
+        "critical",
+        ["votes_lost"],
+        "No leader can be elected: n0, n1 and n2 may not vote, for they do not know what they had acknowledged, and 2",
+        "",
+    ),
+    (
+        without_enough_votes,
+        "critical",
+        ["votes_lost"],
+        "No leader can be elected: n1 and n2 may not vote, for they do not know what they had acknowledged, and 2",
+        "",
+    ),
     (
         moved_to_a_wrong_address,
         "attention",

@@ -69,6 +69,8 @@ class JsonSends:
         )
 
         def answered(outcome: Command | Exception) -> None:
+            if done.done():  # nobody waits any more: the bench was interrupted
+                return
             if isinstance(outcome, Command) and outcome.code == Answer.SUCCESS:
                 done.set_result(outcome)
             else:

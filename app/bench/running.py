@@ -29,11 +29,13 @@ def spare_the_collector() -> None:
 def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
     """Runs one bench to its result.
 
-    Raises KeyboardInterrupt when a signal asked it to stop, after it has cleaned up.
+    Raises KeyboardInterrupt when a signal asked it to stop, after it has cleaned up; whoever handled SIGTERM before
+    gets it then (the command line ends with another code).
     """
     import uvloop
 
     stop_requested = False
+    before = signal.getsignal(signal.SIGTERM)
 
     async def with_signals() -> dict[str, Any]:
         task = asyncio.current_task()
@@ -53,6 +55,9 @@ def measured(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = uvloop.run(with_signals())
     except asyncio.CancelledError as error:
         if stop_requested:
+            if callable(before):
+                signal.signal(signal.SIGTERM, before)
+                signal.raise_signal(signal.SIGTERM)
             raise KeyboardInterrupt from None
         raise RuntimeError("a task was cancelled though no signal asked for it") from error
     return result

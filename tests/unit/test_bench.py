@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +24,7 @@ from app.bench.machine import machine
 from app.bench.members import AROUND_S, longest_gap
 from app.bench.members import text as members_text
 from app.bench.memory import growth_mb_per_hour
+from app.bench.message_load import JsonSends
 from app.bench.messages import Round, case_of
 from app.bench.paced import paced
 from app.bench.report import append_table, on_machine, slow_follower_table, undisturbed_table
@@ -32,6 +33,8 @@ from app.bench.undisturbed import phase_row
 from app.bench.usage import cpu_s, rss_anon_mb
 from app.cli import run
 from node.client import LedgerClient, NotAppended
+from node.message_client.link import Link
+from node.message_client.routes import Queue
 from node.protocol.entry import Entry, Magic
 
 
@@ -334,3 +337,22 @@ def test_a_pairs_parts_have_the_names_that_scripts_read() -> None:
     )
     assert all(one.keys() == NAMES_OF_A_CASE for one in cases)
     assert [one["mb_per_s"] for one in cases] == [0.5, 0.5, 0.5, 5.0]
+
+
+def test_an_answer_to_a_bench_that_was_interrupted_is_nothing() -> None:
+    """Ctrl-C in `bench ha` was a traceback and 2: closing the link answers sends that nobody waits for any more."""
+
+    class Answering:
+        def next_number(self) -> int:
+            return 1
+
+        def call(self, _opaque: int, _data: bytes, _deadline_s: float, answered: Callable[[object], None]) -> None:
+            self.answered = answered
+
+    async def interrupted() -> None:
+        link = Answering()
+        sent = JsonSends(cast(Link, link), [Queue("b", "127.0.0.1:1", 0)]).submit(b"body")
+        sent.cancel()
+        link.answered(RuntimeError("it was closed here"))
+
+    asyncio.run(interrupted())

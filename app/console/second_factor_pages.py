@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api import second_factor as calls
 from app.api.common import Json, SessionsDep, ViewerDep
+from app.console.errors import Invalid
 from app.db.models import User
 from app.security.second_factor import CODE_CHARS_MAX
 
@@ -31,7 +32,7 @@ def qr_of(uri: str) -> Markup:
 
 async def show(
     request: Request, viewer: ViewerDep, sessions: SessionsDep, *, status: int = 200, made: Json | None = None,
-    codes: list[str] | None = None,
+    codes: list[str] | None = None, wrong: str = "",
 ) -> Response:  # fmt: skip
     async with sessions() as db:
         has_password = (await db.get_one(User, viewer.user_id)).password_hash is not None
@@ -40,6 +41,7 @@ async def show(
         "made": made,
         "qr": qr_of(made["uri"]) if made is not None else None,
         "codes": codes,
+        "wrong": wrong,
         "has_password": has_password,
     }
     answer: Response = request.app.state.templates.TemplateResponse(
@@ -63,7 +65,11 @@ async def begin(
 
 @router.post(PATH + "/confirm")
 async def confirm(request: Request, viewer: ViewerDep, sessions: SessionsDep, code: Code) -> Response:
-    made = await calls.confirm(calls.Code(code=code), request, viewer, sessions)
+    """A wrong code costs nothing: the app has the secret, which is shown no more, and the next code may be right."""
+    try:
+        made = await calls.confirm(calls.Code(code=code), request, viewer, sessions)
+    except Invalid as error:
+        return await show(request, viewer, sessions, status=error.status, wrong=error.detail)
     return await show(request, viewer, sessions, codes=made["recovery_codes"])
 
 

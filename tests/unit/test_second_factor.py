@@ -304,6 +304,9 @@ def test_the_pages_show_what_is_secret_once_and_without_any_style(tmp_path: Path
             drawn = re.search(r'<svg width=.*?class="qr".*?</svg>', begun.text, re.DOTALL)
             assert drawn is not None and not re.search("style|script|href|url", drawn[0])
             app.secret = re.search(r"<code class=\"break\">([A-Z2-7]{32})</code>", begun.text)[1]  # type: ignore[index]
+            no = await ann.change("POST", f"{path}/confirm", data={"code": app.wrong_code()}, headers=as_page)
+            assert no.status_code == 422 and "This code is wrong" in no.text and app.secret not in no.text
+            assert f'action="{path}/confirm"' in no.text, "the next code may be right"
             confirmed = await ann.change("POST", f"{path}/confirm", data={"code": app.code()}, headers=as_page)
             codes = re.findall(r"(?:[a-z2-7]{4}-){3}[a-z2-7]{4}", confirmed.text)
             assert len(codes) == RECOVERY_CODES

@@ -21,7 +21,7 @@ from app.db.base import rfc3339
 from app.db.models import User
 from app.security import links, second_factor, trail
 from app.security.failures import Failures
-from app.security.gate import client_address
+from app.security.gate import client_address, read_cookie
 from app.security.grants import granted
 from app.security.identity import close_session
 from app.security.limits import LoginLimits
@@ -177,7 +177,7 @@ def proof_of(user: User) -> str:
 async def half_in(request: Request, db: AsyncSession) -> tuple[User, dict[str, Any]] | None:
     """Whose first factor was right a moment ago."""
     half: SealedCookie = request.app.state.half_logins
-    said = half.content_of(request.cookies.get(cookie_shape(request, half.name)["key"]))
+    said = half.content_of(read_cookie(request.state.cookies, cookie_shape(request, half.name)["key"]))
     user = await db.get(User, said["user"]) if said is not None else None
     if said is None or user is None or user.disabled_at is not None or user.totp_confirmed_at is None:
         return None

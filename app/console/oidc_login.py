@@ -20,7 +20,7 @@ from app.console.errors import ConsoleError, NotFound
 from app.console.login import NEXT_CHARS_MAX, cookie_shape, enter, safe_next
 from app.security import trail
 from app.security.bounded_transport import ProviderError
-from app.security.gate import client_address
+from app.security.gate import client_address, read_cookie
 from app.security.logout_tokens import sid_of
 from app.security.oidc import Provider, printable
 from app.security.oidc_users import Entry, user_of
@@ -116,7 +116,7 @@ async def callback(
     parts = request.app.state
     address = client_address(request.scope, parts.settings)
     begun: SealedCookie = parts.begun_logins
-    kept = begun.content_of(request.cookies.get(cookie_shape(request, begun.name)["key"]))
+    kept = begun.content_of(read_cookie(request.state.cookies, cookie_shape(request, begun.name)["key"]))
     account = f"a login by OpenID {digest(state)[:16]}"  # whoever answers for many states waits by address
     wait_s = parts.login_limits.begin(account, address)
     if wait_s:

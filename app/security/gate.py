@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -29,7 +28,7 @@ from app.security.roles import Grants, Right, Viewer
 from app.security.secrets import same
 from node.config import is_loopback
 from node.protocol.peers import name_in
-from node.request_head import fault_in_head
+from node.request_head import fault_in_head, without_cookies
 
 FORM_BYTES_MAX = 1 << 20
 PUBLIC_BYTES_MAX = 128 << 10  # of a body from whoever is not known yet: names, passwords, codes, a provider's token
@@ -120,6 +119,7 @@ class Gate:
 
     async def pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path, asked = scope["method"], scope["path"], Headers(scope=scope)
+        scope["state"]["cookies"], scope["headers"] = asked.get("cookie", ""), without_cookies(asked.raw)
         changes = method not in policy.SAFE_METHODS
         check_head(scope, asked)
         check_host(asked.get("host", ""), self.settings)
@@ -242,11 +242,13 @@ def wants_page(scope: Scope) -> bool:
 
 
 def read_cookie(header: str, name: str) -> str | None:
-    try:
-        morsel = SimpleCookie(header).get(name)
-    except CookieError:
-        return None
-    return morsel.value if morsel is not None else None
+    """The last one of that name, as it was sent (node.request_head says why)."""
+    found = None
+    for one in header.split(";"):
+        key, _, value = one.partition("=")
+        if key.strip() == name:
+            found = value.strip().removeprefix('"').removesuffix('"')
+    return found
 
 
 def check_head(scope: Scope, asked: Headers) -> None:

@@ -27,7 +27,7 @@ from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
 from node.protocol.codes import ResponseCode
 from node.protocol.peers import name_in
-from node.request_head import fault_in_head
+from node.request_head import fault_in_head, without_cookies
 from node.rereading import Rereading
 from node.views.request_body import NO_KEY
 
@@ -104,6 +104,7 @@ class Guard:
 
     async def pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked = Headers(scope=scope)
+        scope["headers"] = without_cookies(asked.raw)
         try:
             for check in self.checks:
                 check(scope, asked)

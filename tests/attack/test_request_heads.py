@@ -20,6 +20,7 @@ import uvicorn
 from app.console.app import create_app as create_console
 from app.console.server import make_server
 from app.console.settings import ConsoleSettings
+from app.security.gate import read_cookie
 from node.config import load
 from node.control.app import create_app as create_control
 from node.control.http_protocol import BoundedHttp
@@ -155,6 +156,40 @@ def test_a_body_in_very_many_short_chunks_is_refused(tmp_path: Path) -> None:
     )
     assert status_of(few) == status_of(long) == 401
     assert status_of(many) == 400 and len(STATUS_LINE.findall(many)) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "paths", "statuses"),
+    [
+        (console, ("/", "/login", "/login/oidc/callback"), [401, 200, 404]),
+        (control, ("/healthz", "/api/v1", "/api/v1/none"), [200, 200, 404]),
+    ],
+    ids=["console", "control"],
+)
+def test_no_cookie_is_unquoted(
+    make: Make, paths: tuple[str, ...], statuses: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library takes a time for it that grows with the square of the backslashes: three seconds for 60 KB."""
+
+    def unquoted(_: str) -> str:
+        raise AssertionError("a stranger's cookie is unquoted")
+
+    monkeypatch.setattr("http.cookies._unquote", unquoted)
+    cookie = b'Cookie: a="' + b'\\"' * 100 + b'"; b=c\r\n\r\n'
+    sent = [b"GET %s HTTP/1.1\r\n" % path.encode() + HOST + cookie for path in paths]
+    assert [status_of(one) for one in answers(make, tmp_path, sent)] == statuses
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("name=v", "v"), ("a=b; name=v", "v"), ("name=v;a=b", "v"), ('name="v=="', "v=="), ("name=1; name=2", "2"),
+        ("name=", ""), ("names=v", None), ("a", None), ("", None), ('x="; name=v', "v"), ("é=1; [=]; name=v", "v"),
+    ],
+)  # fmt: skip
+def test_a_cookie_is_found_beside_those_of_others(header: str, value: str | None) -> None:
+    """Whatever else listens on this machine's name has its cookies here as well."""
+    assert read_cookie(header, "name") == value
 
 
 def test_a_target_may_name_the_host_that_the_header_names(tmp_path: Path) -> None:

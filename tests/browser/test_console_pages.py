@@ -354,3 +354,14 @@ def test_a_dead_session_leads_to_the_login(visit: Visit) -> None:
     other.wait_for_url("**/login*")
     visitor.page.wait_for_url("**/login?next=*")
     visitor.complaints[:] = [one for one in visitor.complaints if "401" not in one]
+
+
+def test_what_is_printed_is_dark_on_light_also_from_a_dark_screen(browser: Browser, console: Console) -> None:
+    visitor = Visitor(browser, console, color_scheme="dark")
+    visitor.page.goto(GROUP)
+    card = visitor.page.locator(".card").first
+    ink = "one => getComputedStyle(one).backgroundColor.match(/[0-9]+/g).slice(0, 3).map(Number)"
+    assert max(card.evaluate(ink)) < 64
+    visitor.page.emulate_media(media="print", color_scheme="dark")
+    assert min(card.evaluate(ink)) > 192
+    visitor.leave()

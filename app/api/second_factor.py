@@ -68,7 +68,7 @@ async def begin(body: Begin, request: Request, viewer: ViewerDep, sessions: Sess
     async with sessions() as db, db.begin():
         user = await db.get_one(User, viewer.user_id)
         try:
-            secret = factors.begin(user)
+            secret = await factors.begin(db, user)
         except FactorError as error:
             raise Conflict(str(error)) from None
         except SealError as error:

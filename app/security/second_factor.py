@@ -15,11 +15,11 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyotp
 from sqlalchemy import delete, func, or_, select, update
-from sqlalchemy.engine import CursorResult
+from sqlalchemy.engine import CursorResult, Result
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import utc_now
@@ -65,14 +65,16 @@ class SecondFactors:
     seal: Seal
     clock: Callable[[], float] = field(default=time.time)
 
-    def begin(self, user: User) -> str:
-        """A new secret, which counts from `confirm` on; one that was begun before is forgotten. Raises FactorError."""
+    async def begin(self, db: AsyncSession, user: User) -> str:
+        """A new secret, which counts from `confirm` on; one that was begun before is forgotten. Raises FactorError,
+        also where another session confirms one meanwhile: its codes would be those of a secret that is gone."""
         if not user.local:
             raise FactorError(f"{user.name} comes from an OpenID provider, which asks for theirs")
-        if user.totp_confirmed_at is not None:
-            raise FactorError("there is a second factor already: remove it first")
         secret = pyotp.random_base32()
-        user.totp_sealed, user.totp_last_step = self.seal.seal(secret, purpose_of(user)), None
+        begun = {"totp_sealed": self.seal.seal(secret, purpose_of(user)), "totp_last_step": None}
+        none_yet = (User.id == user.id) & User.totp_confirmed_at.is_(None)
+        if not changed_one(await db.execute(update(User).where(none_yet).values(begun))):
+            raise FactorError("there is a second factor already: remove it first")
         return secret
 
     def uri_of(self, user: User, secret: str, place: str) -> str:
@@ -97,8 +99,7 @@ class SecondFactors:
             return "code" if await self._used_step(db, user, given) else None
         unused = (RecoveryCode.user_id == user.id) & RecoveryCode.used_at.is_(None)
         change = update(RecoveryCode).where(unused, RecoveryCode.code_hash == digest(given)).values(used_at=utc_now())
-        done = await db.execute(change)
-        return "recovery code" if isinstance(done, CursorResult) and done.rowcount == 1 else None
+        return "recovery code" if changed_one(await db.execute(change)) else None
 
     async def _used_step(self, db: AsyncSession, user: User, code: str) -> bool:
         assert user.totp_sealed is not None
@@ -106,8 +107,8 @@ class SecondFactors:
         if step is None:
             return False
         newer = or_(User.totp_last_step.is_(None), User.totp_last_step < step)
-        done = await db.execute(update(User).where(User.id == user.id, newer).values(totp_last_step=step))
-        return isinstance(done, CursorResult) and done.rowcount == 1
+        same_secret = (User.id == user.id) & (User.totp_sealed == user.totp_sealed)
+        return changed_one(await db.execute(update(User).where(same_secret, newer).values(totp_last_step=step)))
 
     def _step_of(self, secret: str, code: str) -> int | None:
         """The step that the code was made for; all of them are computed, whichever it is."""
@@ -121,6 +122,10 @@ class SecondFactors:
         made = [base64.b32encode(secrets.token_bytes(RECOVERY_BYTES)).decode().lower() for _ in range(RECOVERY_CODES)]
         db.add_all(RecoveryCode(user_id=user.id, code_hash=digest(one)) for one in made)
         return ["-".join(re.findall("....", one)) for one in made]
+
+
+def changed_one(done: Result[Any]) -> bool:
+    return isinstance(done, CursorResult) and done.rowcount == 1
 
 
 async def recovery_codes_left(db: AsyncSession, user_id: int) -> int:

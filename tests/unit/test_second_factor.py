@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from app.cli import run as quorumscope
 from app.db.models import LoginSession, RecoveryCode, User
 from app.security.limits import ACCOUNT
-from app.security.second_factor import RECOVERY_CODES, STEP_S
+from app.security.second_factor import RECOVERY_CODES, STEP_S, FactorError
 from tests.databases import database_url
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.second_factor_kit import FACTOR, ORIGIN, PASSWORD, App, give, half_in, with_password
@@ -77,6 +77,34 @@ def test_a_code_works_once_and_so_does_none_before_it(tmp_path: Path) -> None:
             assert (await give(await half_in(kit), app.code(-2))).status_code == 403
             assert (await give(await half_in(kit), app.code(2))).status_code == 403
             assert (await give(await half_in(kit), app.code(-1))).status_code == 303, "or behind"
+
+    run(work())
+
+
+@pytest.mark.parametrize("first", ["begin", "confirm"])
+def test_of_two_who_set_one_up_at_once_one_begins_again(tmp_path: Path, first: str) -> None:
+    """Each has read what there was before the other's change: PostgreSQL lets them. Whichever comes first, what counts
+    afterwards is the secret that its codes were shown for."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            app = App(kit)
+            ann = await kit.person("ann", "admin")
+            begun = await ann.change("POST", FACTOR, json={})
+            app.secret = begun.json()["secret"]
+            factors, sessions = kit.app.state.second_factors, kit.app.state.sessions
+            async with sessions() as one:
+                stale = await one.scalar(select(User).where(User.name == "ann"))
+                assert stale is not None
+                if first == "confirm":
+                    done = await ann.change("PUT", FACTOR, json={"code": app.code()})
+                    assert done.status_code == 200, done.text
+                    with pytest.raises(FactorError, match="there is a second factor already"):
+                        await factors.begin(one, stale)
+                else:
+                    again = await ann.change("POST", FACTOR, json={})
+                    assert again.status_code == 201, again.text
+                    assert await factors.confirm(one, stale, app.code()) is None
 
     run(work())
 

@@ -1,5 +1,5 @@
 """Refuses words that no command can use, before any does: an empty one where a command line has to say where something
-lies (a path, an address, the members), and text that is not UTF-8.
+lies (a path, an address, the members), and text that is not UTF-8 and names no file.
 
 A script whose variable is not set writes `--into "$TARGET"`. pathlib takes "" for the current directory, and an empty
 address reads as none given, so that a command would work on something that nobody named. Bytes that are no UTF-8 (in
@@ -14,7 +14,8 @@ from typing import Any, Final, get_args
 
 import typer
 
-PLACES: Final = frozenset({"FILE", "[FILE]", "DIR", "[ID=]DIR", "[verify] DIR", "URL", "ID-HOST:PORT;…"})
+PATHS: Final = frozenset({"FILE", "[FILE]", "DIR", "[ID=]DIR", "[verify] DIR"})  # whatever bytes a file's name has
+PLACES: Final = PATHS | {"URL", "ID-HOST:PORT;…"}
 RAW: Final = frozenset({"key", "value", "old", "new", "from_key", "to_key", "prefix", "bodies"})  # bytes
 WHY: Final = "it is empty; a variable that is not set, perhaps"
 
@@ -51,7 +52,7 @@ def _checked(parameter: Any, process: Any, context: Any, value: Any) -> Any:
     words = value if isinstance(value, list | tuple) else [value]
     if "" in words and names_a_place(parameter):
         raise typer.BadParameter(WHY, ctx=context, param=parameter)
-    if is_given_as(parameter, str) and parameter.name not in RAW:
+    if is_given_as(parameter, str) and parameter.metavar not in PATHS and parameter.name not in RAW:
         for word in words:
             if isinstance(word, str) and not is_text(word):
                 raise typer.BadParameter(f"{word!a} is no text in UTF-8", ctx=context, param=parameter)

@@ -203,6 +203,14 @@ def test_a_current_directory_that_was_removed_is_named(
     assert last == "quorumscope: the current directory was removed: `cd` to one that exists, and run it again"
 
 
+def test_a_file_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a\udcff"
+    file.write_bytes(b"")
+    assert run(["append", str(file), "--node", "http://127.0.0.1:1"]) == Exit.UNREACHABLE
+    assert run(["backup", "verify", str(tmp_path / "b\udcff")]) == Exit.USAGE
+    assert "is no text" not in capsys.readouterr().err
+
+
 def test_an_unknown_variable_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import socket
 import struct
 import subprocess
@@ -68,12 +69,15 @@ class Attacked:
 
     port = 0
     started = b"listening on"
+    descriptors: int | None = None  # as a shell with `ulimit -n` gives
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log"
         command = [sys.executable, "-P", "-m", *self.command(folder)]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=out)
+        if self.descriptors is not None:
+            resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (self.descriptors, self.descriptors))
         while self.started not in self.log.read_bytes():
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.05)

@@ -14,10 +14,12 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from node.broker.client_port import VIP_BELOW
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import COMMAND_BYTES_MAX, HEADER_BYTES_MAX, Command, encode
 from tests.attack.memory import Memory
@@ -107,6 +109,30 @@ def test_idle_connections_take_no_place_from_others(attacked: Attacked) -> None:
                 attacked.unharmed()
         attacked.unharmed()
     attacked.unharmed()
+
+
+class FewDescriptors(AttackedBroker):
+    descriptors = 300
+
+    def command(self, folder: Path) -> list[str]:
+        """With short files, so that its log opens another one now and then."""
+        return [*super().command(folder), "--set", "store.mapped_file_size_for_entry_data_bytes=65536"]
+
+
+def test_more_connections_than_descriptors_at_three_ports_leave_a_broker_its_files(tmp_path: Path) -> None:
+    rng, attacked = drawn("descriptors"), FewDescriptors(tmp_path)
+    try:
+        with ExitStack() as held, Caller(attacked.main) as client:
+            for number in range(rng.randrange(500, 700)):
+                port = rng.choice([attacked.main, attacked.main - VIP_BELOW, attacked.ha])
+                held.callback(socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S).close)
+                if number % 50 == 0:
+                    attacked.unharmed()  # for who comes now ...
+                    sent = client.ask(Request.SEND_MESSAGE_V2, bytes(30_000), **send_fields(b="Filling"))
+                    assert sent.code == Answer.SUCCESS, sent.remark  # ... and who was there before
+        attacked.unharmed()
+    finally:
+        attacked.close()
 
 
 def test_unfinished_commands_take_bounded_memory(attacked: Attacked) -> None:

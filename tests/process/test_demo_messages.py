@@ -116,7 +116,7 @@ def test_masters_die_and_nothing_acknowledged_is_lost(demo: Callable[..., subpro
     everything = [one for one in state(found)["consumed"] if one["tags"] == "*"]
     assert [one["left_out"] for one in everything] == [0]
     # Three supervisors with three processes each, one of which may just be started again, and two consumers.
-    eventually("every process is there", lambda: len(descendants_of(process.pid)) >= 3 * 4 + 2)
+    eventually("every process is there", lambda: len(list(descendants_of(process.pid))) >= 3 * 4 + 2)
     ours = [process.pid, *descendants_of(process.pid)]
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 0

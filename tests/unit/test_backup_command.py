@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -19,6 +20,7 @@ from app.backup.run import TrialFailed
 from app.command_line import run
 from app.commands.backup import Job
 from node.snapshots.directory import SnapshotMeta, SnapshotWriter, newest_index
+from node.store.backup import command as backup_process
 from node.store.backup.command import carry_out
 from node.store.backup.manifest import read_manifest, write_manifest
 from node.store.errors import StoreError
@@ -100,6 +102,16 @@ def test_from_a_directory_to_a_new_group(tmp_path: Path, member: Path, capsys: p
 
 
 @pytest.mark.usefixtures("no_process")
+def test_what_the_process_answers_names_any_directory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A restore into a directory whose name is not UTF-8 was done, and then a traceback and 2."""
+    monkeypatch.setattr("node.store.backup.command.carry_out", lambda _order: {"directory": "new\udcff"})
+    monkeypatch.setattr("sys.stdin", io.StringIO("{}"))
+    assert backup_process.main() == 0
+    assert json.loads(capsys.readouterr().out.encode("ascii")) == {"directory": "new\udcff"}
+
+
 def test_a_restore_says_what_it_begins_with(tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command(capsys, "backup", tmp_path / "b", "--data", member)
     assert run(["restore", str(tmp_path / "b"), "--into", str(tmp_path / "n1"), "--as", "n1", "--peers", PEERS]) == 0

@@ -66,5 +66,5 @@ def main() -> int:
     except (StoreError, OSError) as error:
         print(escaped(f"backup: {error}"), file=sys.stderr)
         return FINDING
-    print(json.dumps(result, ensure_ascii=False))
+    print(json.dumps(result))
     return FINE

@@ -46,9 +46,10 @@ BEHIND_MOST: Final = 50  # queues of a group
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Which topics and groups the page lists; `*_after` is the last name of the page before."""
+    """Which topics and groups the page lists: those with `part` in their name; `*_after` is the last name of the page
+    before. (No field may be called `contains`: the form's would hide its method of that name from scripts.)"""
 
-    contains: str = ""
+    part: str = ""
     system: bool = False
     topics_after: str = ""
     groups_after: str = ""
@@ -57,7 +58,7 @@ class Listing:
     def of(cls, query: str) -> Listing:
         """What `query` gave."""
         said = dict(parse_qsl(query))
-        names = {name: said.get(name, "") for name in ("contains", "topics_after", "groups_after")}
+        names = {name: said.get(name, "") for name in ("part", "topics_after", "groups_after")}
         return cls(system=said.get("system") == "true", **names)
 
     def query(self, **changes: str | bool) -> str:
@@ -68,7 +69,7 @@ class Listing:
     def asked(self, after: str) -> dict[str, str | int | None]:
         """Of a control plane."""
         system = "true" if self.system else None
-        return {"limit": LISTED, "system": system, "contains": self.contains or None, "cursor": after or None}
+        return {"limit": LISTED, "system": system, "contains": self.part or None, "cursor": after or None}
 
 
 def read(kind: type[A], said: Any) -> A:

@@ -41,9 +41,9 @@ def page(request: Request, name: str, context: Context) -> Response:
 @router.get("/clusters/{cluster_id}/messages")
 async def overview(
     request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep, system: bool = False,
-    contains: Name = "", topics_after: Name = "", groups_after: Name = "",
+    part: Name = "", topics_after: Name = "", groups_after: Name = "",
 ) -> Response:  # fmt: skip
-    listing = Listing(contains.strip(), system, topics_after, groups_after)
+    listing = Listing(part.strip(), system, topics_after, groups_after)
     return page(request, "overview", await overview_context(console, cluster_id, viewer.role_on(cluster_id), listing))
 
 

@@ -68,16 +68,16 @@ def test_two_hundred_topics_are_turned_over_and_found_by_a_part_of_their_name(tm
 
     async def work(kit: Kit) -> None:
         person = await kit.person(role="viewer")
-        text = unescape((await person.get(f"{PAGE}?contains=jfk+&system=true&groups_after=group-%2641")).text)
+        text = unescape((await person.get(f"{PAGE}?part=jfk+&system=true&groups_after=group-%2641")).text)
         asked = [one for one in group.requests if one.url.path.endswith(("/topics", "/consumer-groups"))][-2:]
         known = {"limit": "20", "system": "true", "contains": "jfk"}
         assert [dict(one.url.params) for one in asked] == [known, known | {"cursor": "group-&41"}]
-        turned = "contains=jfk&system=true&topics_after=topic-019&groups_after=group-%2641"
+        turned = "part=jfk&system=true&topics_after=topic-019&groups_after=group-%2641"
         assert f'href="{PAGE}?{turned}#topics-title">More topics' in text and "First groups" in text
-        assert f'href="{PAGE}?contains=jfk&system=true#groups-title">First groups' in text
-        assert 'name="contains" type="search" value="jfk"' in text and "20, with “jfk” in their name" in text
+        assert f'href="{PAGE}?part=jfk&system=true#groups-title">First groups' in text
+        assert 'name="part" type="search" value="jfk"' in text and "20, with “jfk” in their name" in text
         # The page that is open goes on to show the same.
-        listed = "contains%3Djfk%26system%3Dtrue%26groups_after%3Dgroup-%252641"
+        listed = "part%3Djfk%26system%3Dtrue%26groups_after%3Dgroup-%252641"
         assert f'data-live="/live/messages?cluster=demo&name={listed}"' in text
         shown = (await person.get(f"/live/messages/snapshot?cluster=demo&name={listed}")).text
         assert unescape(shown).count('<a href="/clusters/demo/messages/topics/') == 20
@@ -93,7 +93,7 @@ def test_no_name_that_contains_it_is_no_empty_broker(tmp_path: Path) -> None:
 
     async def work(kit: Kit) -> None:
         person = await kit.person(role="viewer")
-        text = (await person.get(f"{PAGE}?contains=none")).text
+        text = (await person.get(f"{PAGE}?part=none")).text
         assert "No topic with that in its name." in text and "No group with that in its name." in text
         assert "There is no topic yet" not in text
         assert "There is no topic yet" in (await person.get(PAGE)).text

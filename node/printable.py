@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from typing import Any, Final, TextIO
 
 PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
@@ -49,9 +50,23 @@ def print_line(text: str, to: TextIO | None) -> None:
     threads or processes write to the same pipe or file comes between. None, as Python has it where the process was
     started with that stream closed: nobody reads it. Nobody reads it any more, or there is no room: the same."""
     if to is not None:
-        with contextlib.suppress(OSError, ValueError):
+        try:
             to.write(f"{text}\n")
             to.flush()
+        except BrokenPipeError:
+            _lead_nowhere(to)
+        except (OSError, ValueError):
+            pass
+
+
+def _lead_nowhere(to: TextIO) -> None:
+    """What nobody reads any more is still held, and Python would write it once more at the process's end: then it says
+    that an exception was ignored, and makes the exit code 120."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, to.fileno())
+        os.close(nowhere)
+        to.flush()
 
 
 def _escape(one: str) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -123,6 +124,21 @@ def test_a_stream_that_is_closed_by_now_ends_nothing(closed: str) -> None:
         if closed == "here":
             out.close()
         print_line('{"event": "ready"}', out)
+
+
+def test_a_process_whose_output_nobody_reads_ends_with_its_own_code() -> None:
+    """Python writes what is left at the end, and made of an engine's 3 (refused) 120."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    words = "import sys; from node.printable import print_line; print_line('ready', sys.stdout); sys.exit(3)"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", words], env=buffered, stdout=write_end, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (3, b"")
 
 
 def test_a_stream_that_was_closed_from_the_start_ends_nothing() -> None:

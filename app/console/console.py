@@ -7,7 +7,6 @@ methods do no I/O and answer from the newest view; asynchronous ones ask the dat
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -24,6 +23,7 @@ from app.console.configurations import Configurations
 from app.console.cursors import before_id
 from app.console.demo import Demo
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound, TermMoved, UnknownCluster
+from app.console.event_store import EventsWaiting
 from app.console.history import History
 from app.console.member_changes import MemberChanges
 from app.console.nodes import Nodes
@@ -56,7 +56,6 @@ SEED_RETRY_S = 1.0
 TRANSFER_DEADLINE_MS = 5000
 TRANSFER_DEADLINE_MS_MAX = 60_000
 SAVE_EVERY_S = 60.0
-EVENT_QUEUE_MAX = 10_000
 # Where a group's id stands, for what concerns the console itself; no group's id has an underscore.
 OWN = "_console"
 
@@ -101,7 +100,7 @@ class Console:
         self.own: dict[str, Sequence[Problem]] = {}
         # (group, problem) -> what people said of it (`app.notify.notifier`).
         self.notes: dict[tuple[str, str], Note] = {}
-        self.event_queue: asyncio.Queue[tuple[str, str | None, Sequence[EventView]]] = asyncio.Queue(EVENT_QUEUE_MAX)
+        self.events_waiting = EventsWaiting(self.events_kept)
         self.attaching = asyncio.Lock()
 
     # --- life ---
@@ -113,7 +112,7 @@ class Console:
         for row in await self.clusters_kept.all():
             self.watch(row)
         self.background.keep("assembling views", self.assemble_forever)
-        self.background.keep("storing events", self.keep_events)
+        self.background.keep("storing events", self.events_waiting.store_forever)
         self.background.keep("looking up what is over", partial(recent.look_up_forever, self))
         self.background.keep("storing history", self.save_history_forever)
         self.background.keep("keeping how members were started", partial(self.starts.keep_forever, self.all_samples))
@@ -124,9 +123,10 @@ class Console:
         """Once its tasks have ended: whoever owns the console ends `background` before what they write to."""
         await asyncio.gather(*(one.stop() for one in self.watches.values()))
         try:
+            await self.events_waiting.store_now()
             await self.history_kept.save()
         except SQLAlchemyError:  # the console ends whether or not its last minute can be kept
-            log.exception("the history could not be saved")
+            log.exception("the last events, or the history, could not be stored")
         await self.nodes.close()
 
     def watch(self, row: Cluster) -> Watch:
@@ -182,16 +182,7 @@ class Console:
 
     def take_events(self, cluster_id: str, node_id: str | None, items: Sequence[EventView]) -> None:
         self.configurations.note(cluster_id, items)
-        with contextlib.suppress(asyncio.QueueFull):
-            self.event_queue.put_nowait((cluster_id, node_id, items))
-
-    async def keep_events(self) -> None:
-        while True:
-            cluster_id, node_id, items = await self.event_queue.get()
-            try:
-                await self.events_kept.add(cluster_id, node_id, items)
-            except Exception:
-                log.exception("events of %s could not be stored", cluster_id)
+        self.events_waiting.put(cluster_id, node_id, items)
 
     async def save_history_forever(self) -> None:
         while True:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -32,8 +33,11 @@ from sqlalchemy.ext.asyncio import (
 
 from app.resources import resource
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 Sessions = async_sessionmaker[AsyncSession]
 BUSY_S: Final = 5.0
+WRITE_AGAIN_S: Final = 1.0
 WRITER: Final = "writer"
 
 
@@ -116,6 +120,22 @@ class OneWriter(AsyncSession):
 
     def begin(self) -> Turn:  # type: ignore[override]
         return Turn(self, self.info[WRITER])
+
+
+async def until_taken(write: Callable[[], Awaitable[T]], what: str) -> T:
+    """What a background task writes, as often as it takes: a database that is locked, full or away costs time, no row.
+
+    Raises what another try does not mend.
+    """
+    waits = False
+    while True:
+        try:
+            return await write()
+        except OperationalError as error:
+            if not waits:  # once, not every second
+                log.warning("%s cannot be stored now; it is tried again: %s", what, error.orig)
+                waits = True
+        await asyncio.sleep(WRITE_AGAIN_S)
 
 
 @asynccontextmanager

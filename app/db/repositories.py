@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import parse_time, rfc3339, seen, utc_now
-from app.db.engine import Sessions
+from app.db.engine import Sessions, until_taken
 from app.db.idempotency import earlier
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
 from app.security.grants import forget_group
@@ -164,9 +164,14 @@ class Operations:
             return operation_json(found) if found is not None else None
 
     async def set(self, operation_id: str, **values: Any) -> None:
-        async with self.sessions() as db, db.begin():
-            found = update(OperationRow).where(OperationRow.id == operation_id)
-            await db.execute(found.values(updated_at=utc_now(), **values))
+        """How far it is, or how it ended: lost, it would run for ever, so this waits until the database takes it."""
+
+        async def write() -> None:
+            async with self.sessions() as db, db.begin():
+                found = update(OperationRow).where(OperationRow.id == operation_id)
+                await db.execute(found.values(updated_at=utc_now(), **values))
+
+        await until_taken(write, f"operation {operation_id}")
 
     async def get(self, operation_id: str) -> Json | None:
         async with self.sessions() as db:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.console.history import History
-from app.db.base import utc_now
-from app.db.repositories import Events
+from app.db.base import rfc3339, utc_now
+from app.db.repositories import DONE, Events
 from app.security import trail
 from app.security.identity import SEEN_EVERY
+from node.views.events import EventView
 from tests.unit.console_kit import Kit, Person, run, running
 
 GROUP = "/clusters/demo"
@@ -149,5 +151,59 @@ def test_an_answer_is_given_though_the_trail_cannot_be_completed(
     async def work(kit: Kit, ann: Person) -> None:
         await trail.complete(locked, 1, 200, None)  # type: ignore[arg-type]
         assert "could not be noted" in caplog.text
+
+    over(tmp_path, work)
+
+
+def locked_twice(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """The first two calls of a method meet a locked database."""
+    works, calls = getattr(owner, name), iter(range(2))
+
+    async def method(*given: Any, **named: Any) -> Any:
+        if next(calls, None) is not None:
+            locked()
+        return await works(*given, **named)
+
+    monkeypatch.setattr(owner, name, method)
+    monkeypatch.setattr("app.db.engine.WRITE_AGAIN_S", 0.01)
+
+
+def test_a_locked_database_costs_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(kit: Kit, ann: Person) -> None:
+        locked_twice(monkeypatch, Events, "add")
+        happened = EventView(id="b-7", at=rfc3339(utc_now()), kind="truncation")
+        kit.console.take_events("demo", "n1", [happened])
+        await kit.until(lambda: not kit.console.events_waiting.batches)
+        assert await kit.console.events_kept.list("demo", kinds=("truncation",))
+
+    over(tmp_path, work)
+
+
+def test_what_waits_when_the_console_ends_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def first() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            monkeypatch.setattr("app.db.engine.WRITE_AGAIN_S", 1000.0)
+            with monkeypatch.context() as away:
+                away.setattr(Events, "add", locked)
+                kit.console.take_events("demo", "n1", [EventView(id="b-8", at=rfc3339(utc_now()), kind="truncation")])
+                await kit.until(lambda: kit.console.events_waiting.batches)
+
+    async def again() -> None:
+        async with running(tmp_path) as kit:
+            assert await kit.console.events_kept.list("demo", kinds=("truncation",))
+
+    run(first())
+    run(again())
+
+
+def test_a_locked_database_costs_no_operation_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(kit: Kit, ann: Person) -> None:
+        kept = kit.console.operations_kept
+        made, _ = await kept.open("demo", "scrub", "ann", node_id="n1", key=None, progress={})
+        locked_twice(monkeypatch, AsyncSession, "execute")
+        await kept.set(made["id"], state=DONE)
+        found = await kept.get(made["id"])
+        assert found is not None and found["state"] == DONE
 
     over(tmp_path, work)

@@ -27,6 +27,7 @@ from node.collector import Collector
 from node.descriptors import DESCRIPTORS_KEPT, Descriptors
 from node.rereading import HangUp
 from node.tls_listener import HANDSHAKES_MAX, TlsListener
+from node.tls_pieces import in_pieces
 
 HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
@@ -85,6 +86,7 @@ class Places(Base):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.since_s = time.monotonic()
+        transport = in_pieces(transport, self)
         if self.all_taken() and not self.free_a_place():
             transport.write(REFUSAL)
             transport.close()

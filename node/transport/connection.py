@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 
 from node.protocol.codes import RemotingCode
 from node.protocol.entry import BytesLike
+from node.tls_pieces import in_pieces
 from node.transport.reading_stops import ReadingStops
 from node.transport.remoting import (
     FLAG_RESPONSE,
@@ -91,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport's side -----------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are Transports by shape, not by class.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = in_pieces(cast(asyncio.Transport, transport), self)
         self._stops.made(self._transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         name = transport.get_extra_info("peername")

@@ -7,17 +7,20 @@ from __future__ import annotations
 import os
 import random
 import socket
-from contextlib import ExitStack
+import ssl
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import httpx2
 import pytest
 
+from app.command_line import run as quorumscope
 from node.config import load
 from node.server import open_store
 from tests.attack.memory import Memory
-from tests.attack.test_web_floods import SEED, WAIT_S, answers, process, until
+from tests.attack.test_web_floods import SEED, WAIT_S, process, until
 from tests.ports import free_ports
 from tests.unit.store_fixtures import sync
 
@@ -51,17 +54,34 @@ def asked(chosen: random.Random) -> str:
     return chosen.choice([f"/api/v1/{page}", segment, segment, f"/api/v1/{entry}"])
 
 
-def test_long_answers_that_nobody_takes_take_bounded_memory_and_keep_nobody_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_long_answers_that_nobody_takes_take_bounded_memory_and_keep_nobody_out(tmp_path: Path, scheme: str) -> None:
     """100 of them took a gigabyte."""
     print(f"ATTACK_SEED={SEED}")
     chosen = random.Random(f"{SEED} long answers")
     a_log(tmp_path, chosen)
     member, port = free_ports(2)
-    flags = ("--id", "n0", "--group", "default", "--peers", f"n0-127.0.0.1:{member}", "--data", str(tmp_path))
-    with process("node.control", *flags, "--control", f"127.0.0.1:{port}") as control, ExitStack() as stack:
-        url = f"http://127.0.0.1:{port}"
-        until(lambda: answers(f"{url}/healthz"))
-        first = httpx2.get(f"{url}/api/v1/entries?view=raw&limit=1", timeout=WAIT_S, trust_env=False)
+    flags = ["--id", "n0", "--group", "default", "--peers", f"n0-127.0.0.1:{member}", "--data", str(tmp_path)]
+    tls: ssl.SSLContext | None = None
+    if scheme == "https":
+        assert quorumscope(["pki", "demo", str(tmp_path / "pki")]) == 0
+        given = {"cert": "n0.crt", "key": "n0.key"}
+        flags += [
+            part for what, name in given.items() for part in ("--set", f"control.tls_{what}_file={tmp_path}/pki/{name}")
+        ]
+        tls = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
+    with ExitStack() as stack:
+        control = stack.enter_context(process("node.control", *flags, "--control", f"127.0.0.1:{port}"))
+        url = f"{scheme}://127.0.0.1:{port}"
+        get = partial(httpx2.get, timeout=WAIT_S, trust_env=False, verify=tls or True)
+
+        def healthy() -> bool:
+            with suppress(httpx2.HTTPError):
+                return bool(get(f"{url}/healthz").status_code == 200)
+            return False
+
+        until(healthy)
+        first = get(f"{url}/api/v1/entries?view=raw&limit=1")
         assert len(first.content) > BODY_BYTES
         count = chosen.randrange(70, 100)
         with Memory(control.pid) as memory:
@@ -70,13 +90,15 @@ def test_long_answers_that_nobody_takes_take_bounded_memory_and_keep_nobody_out(
                 one.settimeout(WAIT_S)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 one.connect(("127.0.0.1", port))
+                if tls is not None:
+                    one = stack.enter_context(tls.wrap_socket(one, server_hostname="127.0.0.1"))
                 head = f"GET {asked(chosen)} HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n\r\n".encode()
                 one.sendall(head * chosen.choice([1, 1, 4]))
                 if number % 10 == 0:
-                    assert answers(f"{url}/healthz")
+                    assert healthy()
             # Who takes the answer gets it whole, behind all of theirs.
-            last = httpx2.get(f"{url}/api/v1/entries?view=raw&as=hex&limit=5", timeout=WAIT_S, trust_env=False)
+            last = get(f"{url}/api/v1/entries?view=raw&as=hex&limit=5")
             assert last.status_code == 200 and len(last.json()["items"]) == 5
         print(f"{memory.most_mib:.0f} MiB more at most beside {count} connections")
         assert memory.most_mib < MEMORY_MIB
-        assert answers(f"{url}/healthz") and control.poll() is None
+        assert healthy() and control.poll() is None

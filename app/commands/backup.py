@@ -24,13 +24,13 @@ from app.commands.common import (
     JsonOption,
     TokenFileOption,
     demo_meant,
-    existing_directory,
     say,
     settings_of,
     show,
     show_json,
     token_of,
 )
+from app.commands.directories import existing_directory
 from app.commands.tls_options import CaOption
 
 if TYPE_CHECKING:

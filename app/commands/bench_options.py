@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from app.bench.report import on_machine
-from app.commands.common import Exit, Failure, existing_directory, show_json
+from app.commands.common import Exit, Failure, show_json
+from app.commands.directories import existing_directory
 
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
 DataOption = Annotated[

@@ -5,14 +5,16 @@ Invariants: a change is asked once of whoever leads; 75 means that it may have b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from app.commands.common import Exit, Failure, Target, control_answer
+from app.commands.common import Exit, Failure, Target, control_answer, control_state
 
 NOT_LEADER: Final = 421
 HOPS_MAX: Final = 3
+SAYS_WITHIN_S: Final = 1.0  # who leads is asked of all at once
 CHANGE_WITHIN_S: Final = 30.0  # control planes give up on a broker sooner, and say what is known
 REFUSED: Final = (404, 409, 412, 422)
 PAGES_MAX: Final = 1000
@@ -34,10 +36,29 @@ def path_of(*parts: str, **query: Any) -> str:
     return f"{path}?{urlencode(known)}" if known else path
 
 
-def look(target: Target, resource: str) -> Json:
-    """Of the first member that answers. Raises Failure."""
+def leader_first(target: Target) -> list[str]:
+    """Control planes as they are asked: the leader's, whose broker is master, before those that may lack what was
+    stored last or are cut off; who does not say at once what it is comes last."""
+    urls = list(urls_of(target).values())
+    if len(urls) == 1:
+        return urls
+
+    def place(url: str) -> tuple[int, int]:
+        try:
+            state = control_state(url, None, target.token, target.control_tls, SAYS_WITHIN_S)
+        except Failure:
+            return 2, 0
+        return (0, -(state.term or 0)) if state.role == "LEADER" else (1, 0)
+
+    with ThreadPoolExecutor(max_workers=len(urls)) as threads:
+        places = list(threads.map(place, urls))
+    return [url for _, url in sorted(zip(places, urls, strict=True), key=lambda one: one[0])]
+
+
+def look(target: Target, resource: str, urls: Sequence[str] | None = None) -> Json:
+    """Of the first member that answers, of `urls` where they are known. Raises Failure."""
     last = Failure(Exit.UNREACHABLE, "no member answers")
-    for url in urls_of(target).values():
+    for url in urls or leader_first(target):
         try:
             status, content = control_answer("GET", url, resource, target.token, tls=target.control_tls)
         except Failure as failure:
@@ -57,8 +78,9 @@ def all_items(target: Target, *parts: str, **query: Any) -> list[Json]:
     """All pages of a list. Raises Failure."""
     found: list[Json] = []
     cursor: str | None = None
+    urls = leader_first(target)
     for _ in range(PAGES_MAX):
-        page = look(target, path_of(*parts, limit=1000, cursor=cursor, **query))
+        page = look(target, path_of(*parts, limit=1000, cursor=cursor, **query), urls)
         found += page["items"]
         cursor = page["next"]
         if cursor is None:

@@ -1,7 +1,7 @@
 """What `status` learns of brokers: engines know nothing of them, so control planes are asked for their alarms.
 
 Invariants: one request more is all that a group without brokers costs; a control plane that does not answer takes
-nothing away from what its engine said.
+nothing away from what its engine said, and how its broker is is then said to be unknown.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from app.commands.standing import AskedMember
 from node.views.state import AlarmView
 
 CODES: Final = "broker_"
+WITHIN_S: Final = 2.0
 
 
 async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:
@@ -32,20 +33,23 @@ def has_brokers(target: Target, url: str) -> bool:
     if target.demo:
         return target.has_brokers
     try:
-        return control_answer("GET", url, "broker", target.token, tls=target.control_tls)[0] == 200
+        return control_answer("GET", url, "broker", target.token, tls=target.control_tls, within_s=WITHIN_S)[0] == 200
     except Failure:
         return False
 
 
-def alarms_at(target: Target, url: str) -> tuple[AlarmView, ...]:
+def alarms_at(target: Target, url: str) -> tuple[AlarmView, ...] | Failure:
     try:
-        state = control_state(url, None, target.token, target.control_tls)
-    except Failure:
-        return ()
+        state = control_state(url, None, target.token, target.control_tls, WITHIN_S)
+    except Failure as failure:
+        return failure
     return tuple(one for one in state.alarms or () if (one.code or "").startswith(CODES))
 
 
-def completed(member: AskedMember, alarms: Sequence[AlarmView]) -> AskedMember:
+def completed(member: AskedMember, alarms: Sequence[AlarmView] | Failure) -> AskedMember:
+    if isinstance(alarms, Failure):
+        why = f"{member.id}'s broker is not known to be well: {alarms}"
+        return member.model_copy(update={"broker_unknown": why})
     if not alarms or member.state is None:
         return member
     state = member.state.model_copy(update={"alarms": (*(member.state.alarms or ()), *alarms)})

@@ -5,6 +5,8 @@ Exit codes: 0 there is a master, and every broker answers and is in step; 1 not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,26 +17,31 @@ from app.commands.messages import in_columns
 
 BEHIND_MS: Final = 1000  # then a master takes no more
 CHANGES_SHOWN: Final = 8
+UNHEARD: Final = " cannot be reached: "  # as `app.commands.unreachable` words it
 Json = dict[str, Any]
 commands = typer.Typer(help="The brokers of a group.", no_args_is_help=True, rich_markup_mode=None)
 
 
 def brokers_of(target: Target) -> list[Json]:
     """What each says, by member; one whose control plane does not answer is `unknown`. Raises Failure."""
-    found: list[Json] = []
-    for member_id, url in sorted(urls_of(target).items()):
-        try:
-            status, said = control_answer("GET", url, "broker", target.token, tls=target.control_tls)
-        except Failure as failure:
-            if failure.code != Exit.UNREACHABLE:
-                raise
-            status, said = 503, {"detail": str(failure)}
-        if status >= 400:
-            if status != 503:
-                raise failure_of(url, status, said)
-            said = {"broker": "unknown", "reason": said.get("detail"), "self_id": member_id}
-        found.append(said)
-    return found
+    urls = sorted(urls_of(target).items())
+    with ThreadPoolExecutor(max_workers=len(urls)) as threads:  # all at once: one that hangs holds up no other
+        return list(threads.map(lambda one: broker_of(target, *one), urls))
+
+
+def broker_of(target: Target, member_id: str, url: str) -> Json:
+    """Raises Failure."""
+    try:
+        status, said = control_answer("GET", url, "broker", target.token, tls=target.control_tls)
+    except Failure as failure:
+        if failure.code != Exit.UNREACHABLE:
+            raise
+        status, said = 503, {"detail": str(failure)}
+    if status >= 400:
+        if status != 503:
+            raise failure_of(url, status, said)
+        return {"broker": "unknown", "reason": said.get("detail"), "self_id": member_id}
+    return said
 
 
 def trouble_of(one: Json) -> str | None:
@@ -50,6 +57,14 @@ def trouble_of(one: Json) -> str | None:
         return "no role yet: the group has had no leader since it began"
     silent = [server["address"] for server in one["name_servers"] if server["registered_at"] is None]
     return f"not registered at {', '.join(silent)}" if silent else None
+
+
+def without_master(found: Sequence[Json]) -> str:
+    """Of a member whose control plane does not answer nobody knows what its broker is."""
+    unheard = [one["self_id"] for one in found if UNHEARD in (one.get("reason") or "")]
+    if unheard:
+        return f"no broker that is known of is master; whether {' or '.join(unheard)} has one is not known"
+    return "no broker is master: messages are not taken now"
 
 
 @commands.command("list")
@@ -74,7 +89,7 @@ def list_brokers(target: Target, as_json: JsonOption = False) -> int:
             )  # fmt: skip
         show_lines(in_columns(rows))
         if len(masters) != 1:
-            show("no broker is master: messages are not taken now" if not masters else f"masters: {masters}")
+            show(f"masters: {masters}" if masters else without_master(found))
     if any(one["broker"] == "unknown" for one in found) and masters:
         return Exit.UNDETERMINED
     return Exit.FINE if len(masters) == 1 and not any(map(trouble_of, found)) else Exit.FINDING

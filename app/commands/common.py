@@ -113,6 +113,7 @@ class Target:
     demo: bool = False
     has_brokers: bool = False  # of a demo
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
+    unanswered: str = ""  # of --node: why its control plane was not heard: the members are known from elsewhere
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
         """A client of the group, or of one member `only`; the caller closes it."""
@@ -158,14 +159,6 @@ def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mappin
         raise Failure(Exit.USAGE, str(error)) from error
 
 
-def existing_directory(path: Path, option: str = "") -> Path:
-    """The same path. Raises Failure where there is none, or something else."""
-    if not path.is_dir():
-        what = "it is no directory" if path.exists() else "there is no such directory"
-        raise Failure(Exit.USAGE, f"{option}{' ' if option else ''}{path}: {what}")
-    return path
-
-
 def token_of(token_file: Path | None) -> str | None:
     """The API token: a file that was named, else $QUORUMSCOPE_TOKEN. Raises Failure."""
     if token_file is None:
@@ -192,12 +185,15 @@ def target_of(
         raise Failure(Exit.USAGE, "give --peers or --node, not both")
     settings = settings_of({"peers": peers, "node.group": group}, config)
     shown, checked = contexts_of((tls or TlsFlags()).over(settings))
-    if node:
-        return _target_from_control(node, group, token, shown, checked)
+    configured = None
     if settings.peers:
-        token = token or token_of(settings.node.token_file)
+        shared = token or token_of(settings.node.token_file)
         own = {} if config is None else {settings.node.id: shlex.join(["quorumscope", "node", "--config", str(config)])}
-        return Target(settings.peers, settings.node.group, token, tls=shown, control_tls=checked, starts=own)
+        configured = Target(settings.peers, settings.node.group, shared, tls=shown, control_tls=checked, starts=own)
+    if node:
+        return _target_from_control(node, group, token, shown, checked, configured)
+    if configured is not None:
+        return configured
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
         return Target(token=token, **demo.target)
@@ -268,14 +264,21 @@ def contexts_of(flags: TlsFlags) -> tuple[ssl.SSLContext | None, ssl.SSLContext 
 
 
 def _target_from_control(
-    url: str, group: str | None, token: str | None, shown: ssl.SSLContext | None, checked: ssl.SSLContext | None
-) -> Target:
+    url: str, group: str | None, token: str | None, shown: ssl.SSLContext | None, checked: ssl.SSLContext | None,
+    configured: Target | None,
+) -> Target:  # fmt: skip
+    from app.commands.unanswered import asked_elsewhere
     from app.demo.state import demo_of
 
     demo = demo_of(url)
     if demo is not None and group in (None, demo.group):
-        return Target(token=token, asked=demo.member_at(url), **demo.target)
-    state = control_state(url, group, token, checked)
+        configured = Target(token=token, asked=demo.member_at(url), **demo.target)
+    try:
+        state = control_state(url, group, token, checked, HTTP_TIMEOUT_S / (1 if configured is None else 2))
+    except Failure as failure:
+        return asked_elsewhere(failure, configured)
+    if configured is not None and configured.demo:
+        return configured
     peers = {peer.id: peer.address for peer in state.peers or () if peer.address}
     if none := [f"{one}: {address!r}" for one, address in peers.items() if not is_address(address)]:
         raise Failure(Exit.UNREACHABLE, f"{url} names no address of {none[0]}")
@@ -287,11 +290,13 @@ def _target_from_control(
     return Target(peers, state.group, token, urls, shown, checked, known, state.self_id, itself)
 
 
-def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None) -> StateView:
+def control_state(
+    url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S
+) -> StateView:
     """The state that a control plane gives. Raises Failure."""
     try:
         asked = f"?{urlencode({'group': group})}" if group else ""
-        return read(StateView, control_call("GET", url, f"state{asked}", token, tls=tls))
+        return read(StateView, control_call("GET", url, f"state{asked}", token, tls=tls, within_s=within_s))
     except NotThere:
         if control_call("GET", url, "", token, tls=tls).get("kind") == "classic":
             raise ClassicBroker(url) from None
@@ -302,13 +307,13 @@ def control_state(url: str, group: str | None, token: str | None, tls: ssl.SSLCo
 
 def control_call(
     method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
-    *, tls: ssl.SSLContext | None = None,
+    *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
 ) -> dict[str, Any]:  # fmt: skip
     """One call of a control plane's API; a body makes it a change; `tls`: None for this machine's authorities.
 
     Raises Failure.
     """
-    status, content = control_answer(method, url, resource, token, body, tls=tls)
+    status, content = control_answer(method, url, resource, token, body, tls=tls, within_s=within_s)
     if status >= 400:
         reason = content.get("detail") or content.get("title")
         # It was reached, and said no: what was asked does not fit how things stand, or another group is asked for (400,
@@ -327,6 +332,8 @@ def control_answer(
     """The same, but that a problem is an answer as well, unless the caller is not allowed to. Raises Failure."""
     import httpx2
 
+    from app.commands.unanswered import bounded
+
     base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
     try:  # resolvers refuse what is no host name with errors of all kinds
         parts = urlsplit(base)
@@ -337,14 +344,17 @@ def control_answer(
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     headers = {"accept": "application/json", "accept-encoding": "identity"}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
-    address, timeout = f"{base}/api/v1/{resource}".rstrip("/"), httpx2.Timeout(HTTP_TIMEOUT_S, read=within_s)
+    address, timeout = (
+        f"{base}/api/v1/{resource}".rstrip("/"),
+        httpx2.Timeout(min(HTTP_TIMEOUT_S, within_s), read=within_s),
+    )
     try:
         with (
             AnswerTime(CONTROL_ANSWER_S + within_s) as time_left,
             httpx2.Client(timeout=timeout, trust_env=False, verify=tls or True) as client,
             client.stream(method, address, json=body, headers=headers, extensions={"trace": time_left.see}) as answer,
         ):
-            status, raw = answer.status_code, _read_bounded(base, answer.iter_raw())
+            status, raw = answer.status_code, bounded(base, answer.iter_raw(), CONTROL_ANSWER_BYTES_MAX)
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except (httpx2.HTTPError, TimeoutError) as error:
@@ -358,16 +368,6 @@ def control_answer(
     if status in (401, 403):
         raise Failure(Exit.DENIED, f"{base} denies it: {content.get('detail') or content.get('title')}")
     return status, content
-
-
-def _read_bounded(base: str, pieces: Iterable[bytes]) -> bytes:
-    """An answer as it came over the wire. Raises Failure where it is too long."""
-    body = bytearray()
-    for piece in pieces:
-        body += piece
-        if len(body) > CONTROL_ANSWER_BYTES_MAX:
-            raise Failure(Exit.UNREACHABLE, f"{base} answered more than {CONTROL_ANSWER_BYTES_MAX >> 20} MiB")
-    return bytes(body)
 
 
 def run_async(work: Callable[[], Awaitable[T]]) -> T:

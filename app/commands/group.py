@@ -7,6 +7,7 @@ cut off from the others or raises an alarm, or when nobody leads (`app.commands.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import ssl
 import time
@@ -18,7 +19,6 @@ import typer
 
 from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import (
-    HTTP_TIMEOUT_S,
     ClassicBroker,
     Exit,
     Failure,
@@ -47,6 +47,7 @@ from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
 
 ASK_WITHIN_S: Final = 2.0
+LATE_S: Final = 0.5
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
 
@@ -113,12 +114,29 @@ async def ask_all(target: Target) -> list[AskedMember]:
     async def ask(member_id: str, address: str) -> AskedMember:
         # A client each: a member that hangs must not hold up the others.
         client = target.client(ASK_WITHIN_S, only=member_id)
-        try:
-            member = await ask_member(client, member_id, address)
-        finally:
-            await client.close()
-        url = target.control_urls.get(member_id) or own_url(member.state, member_id)
-        return member.model_copy(update={"control_url": url})
+        url, answered = target.control_urls.get(member_id), asyncio.Event()
+
+        async def its_engine() -> AskedMember:
+            try:
+                return await ask_member(client, member_id, address)
+            finally:
+                answered.set()
+                await client.close()
+
+        async def its_control_plane() -> StateView | Failure | None:
+            """Of one that is late, and may hang: asked meanwhile, not thereafter."""
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LATE_S):
+                    await answered.wait()
+            if url is None or answered.is_set():
+                return None
+            return await asyncio.to_thread(word_of, url, target.token, target.control_tls)
+
+        member, word = await asyncio.gather(its_engine(), its_control_plane())
+        member = member.model_copy(update={"control_url": url or own_url(member.state, member_id)})
+        if word is None or member.reach != "down":
+            return member
+        return with_word(member, word).model_copy(update={"was_looked_up": True})
 
     return await asyncio.gather(*(ask(member_id, target.peers[member_id]) for member_id in sorted(target.peers)))
 
@@ -178,7 +196,7 @@ def own_url(state: StateView | None, member_id: str) -> str | None:
 async def completed(member: AskedMember, members: Sequence[AskedMember], target: Target) -> AskedMember:
     """A member that is down, with what its control plane says; where that is, others may know. What a member only
     names gets no token."""
-    if member.reach != "down":
+    if member.reach != "down" or member.was_looked_up:
         return member
     if member.control_url is not None:
         return await asyncio.to_thread(with_control_plane, member, member.control_url, target.token, target.control_tls)
@@ -201,15 +219,25 @@ def with_control_plane(
     member: AskedMember, url: str, token: str | None, tls: ssl.SSLContext | None = None
 ) -> AskedMember:
     """What the control plane of a member whose engine is down says: it may outlive it, and knows how to start it."""
+    return with_word(member, word_of(url, token, tls))
+
+
+def word_of(url: str, token: str | None, tls: ssl.SSLContext | None = None) -> StateView | Failure:
+    """What a control plane says, in as much time as its engine has."""
     try:
-        state = control_state(url, None, token, tls)
+        return control_state(url, None, token, tls, ASK_WITHIN_S)
     except Failure as failure:
+        return failure
+
+
+def with_word(member: AskedMember, state: StateView | Failure) -> AskedMember:
+    if isinstance(state, Failure):
         import httpx2
 
-        if hangs(member) or not isinstance(failure.__cause__, httpx2.TimeoutException):
+        if hangs(member) or not isinstance(state.__cause__, httpx2.TimeoutException):
             return member
         # Who takes the question may be starting an engine just now.
-        hangs_there = f"{NO_ANSWER} {HTTP_TIMEOUT_S:.0f} s from its control plane; at its port: {member.reason}"
+        hangs_there = f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s from its control plane; at its port: {member.reason}"
         return member.model_copy(update={"reason": hangs_there})
     reason = f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else member.reason
     if state.engine == "ok" and state.self_id == member.id:
@@ -254,7 +282,7 @@ def status(
         show_lines(lines)
     if summary.quorum.answering == 0:
         raise Failure(Exit.UNREACHABLE, f"no member of {target.group} answers")
-    if pressing_of(summary):
+    if target.unanswered or pressing_of(summary):
         return Exit.FINDING
     return Exit.UNDETERMINED if summary.unknown else Exit.FINE
 

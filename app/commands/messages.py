@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, Target, existing_directory, in_group, show_json, show_lines
+from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show_json, show_lines
+from app.commands.directories import existing_directory
 from node.printable import escaped
 
 if TYPE_CHECKING:

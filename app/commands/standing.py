@@ -43,7 +43,8 @@ class MetadataView(View):
 class AskedMember(View):
     """One member as it was asked; `state` None: it did not answer, `reason` says why. A leader has all views.
 
-    `start`: how it was started, as its control plane knows it where the engine is down.
+    `start`: how it was started, as its control plane knows it where the engine is down. `was_looked_up`: that one was
+    asked, whatever came of it. `broker_unknown`: why nobody knows how its broker is.
     """
 
     id: Text
@@ -57,6 +58,8 @@ class AskedMember(View):
     metadata: MetadataView | None = None
     control_url: str | None = Field(default=None, exclude=True)
     start: StateView | None = Field(default=None, exclude=True)
+    was_looked_up: bool = Field(default=False, exclude=True)
+    broker_unknown: str | None = Field(default=None, exclude=True)
 
 
 class StatusProblem(View):
@@ -134,7 +137,7 @@ def summary_of(
             for one in pressed(view.problems, asked)
             if one.severity != UNKNOWN
         ),
-        unknown=tuple(unknown_of(view)),
+        unknown=(*unknown_of(view), *brokers_unknown(members)),
         pending=view.pending,
         writes_stopped=writes_stopped(view),
     )
@@ -167,6 +170,10 @@ def sample_of(member: AskedMember, now: datetime) -> NodeSample:
     sample.last_clock = clock_of(member.state, now - timedelta(seconds=ASKED_WITHIN_S), ASKED_WITHIN_S)
     sample.watermarks, sample.dispatchers, sample.closures = member.watermarks, member.dispatchers, member.closures
     return sample
+
+
+def brokers_unknown(members: Sequence[AskedMember]) -> list[Missing]:
+    return [Missing(field="broker", member=one.id, reason=why) for one in members if (why := one.broker_unknown)]
 
 
 def unknown_of(view: GroupView) -> list[Missing]:

@@ -24,12 +24,12 @@ from app.commands.common import (
     Failure,
     JsonOption,
     PeersOption,
-    existing_directory,
     say,
     show,
     show_json,
     show_lines,
 )
+from app.commands.directories import existing_directory
 from node.children import environment, python
 from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, existing_directory, show_json, show_lines
+from app.commands.common import Exit, Failure, JsonOption, show_json, show_lines
+from app.commands.directories import existing_directory
 from app.commands.store import DryRunOption, Progress, commands, recorded
 
 if TYPE_CHECKING:

@@ -44,6 +44,9 @@ ALARM_TEXT: Final = {
     "broker_schedule_behind": "{node}'s broker is behind with scheduled messages",
     "broker_transactions_unanswered": "{node}'s broker gets no answer about transactions",
 }  # fmt: skip
+NO_MESSAGES: Final = frozenset(
+    {"broker_down", "broker_not_master", "broker_dispatch_stopped"}
+)  # where its member leads
 SEVERITIES: Final = {"critical": CRITICAL, "info": INFO}
 HEARD_AFTER_S: Final = 1.5  # a member that ends is heard for a moment longer than it was asked
 COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
@@ -156,7 +159,8 @@ def alarms(facts: Facts) -> Iterator[Finding]:
                 continue  # `damaged` says it in one sentence
             text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
             said = [alarm.text for alarm in same if alarm.text and alarm.text != f"the disk of {one.id} is full"]
-            yield _of_member(one, code, one.id, text, same, f": {'; '.join(said)}" if said else "")
+            yield _of_member(one, code, one.id, text, same, f": {'; '.join(said)}" if said else "",
+                             leads=one.id == facts.view.leader_id)  # fmt: skip
         for alarm in peers_full(one, ids):
             assert alarm.peer_id is not None
             if alarm.peer_id not in full and facts.view.leader_id in (None, one.id):
@@ -177,10 +181,12 @@ def disk_low(facts: Facts) -> Iterator[Finding]:
 
 
 def _of_member(
-    one: MemberView, code: str, node_id: str, what: str, same: Sequence[AlarmView], more: str = ""
+    one: MemberView, code: str, node_id: str, what: str, same: Sequence[AlarmView], more: str = "", leads: bool = False
 ) -> Finding:
     """What alarms of one code that `one` raised say of `node_id`: as weighty as the worst, since the first."""
     weight = [SEVERITIES.get(alarm.severity or "", CRITICAL if code.endswith("full") else ATTENTION) for alarm in same]
+    if code in NO_MESSAGES and leads:
+        weight = [CRITICAL]
     severity, since = min(weight, key=SEVERITY_ORDER.index), [time_of(alarm.since) for alarm in same]
     text = f"{what}, for {{age}}{more}"
     if one.reach != "ok":  # for how long it lasted nobody knows

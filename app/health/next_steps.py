@@ -129,7 +129,7 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
             return NOT_ASKED
         if heard_meanwhile(one, view):
             return RUNS
-        if timed_out(one):
+        if not one.problem or timed_out(one):  # a start only where nothing listens, which is known then
             return NO_WORD
     # Where `status` asks, the control plane may be all that answers, and say what its engine does.
     state = one.state if one is not None else None

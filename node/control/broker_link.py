@@ -22,6 +22,7 @@ from node.rocketmq.command import Command
 from node.views.state import StateView
 
 WITHIN_S: Final = 5.0
+SILENT_WITHIN_S: Final = 1.0  # of one that answered nothing last: whoever asks here gives up soon, and is to learn why
 RETRY: Final = {"retry-after": "1"}
 NOT_STORED: Final = "not_appended"
 Json = dict[str, Any]
@@ -35,6 +36,7 @@ class BrokerLink:
         host = dialled(host)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._link: Link | None = None
+        self._silent = False  # as the last question showed; `BrokerAlarms` asks one each second
 
     async def command(
         self, code: int, fields: dict[str, str] | None, body: bytes = b"", within_s: float = WITHIN_S
@@ -47,10 +49,13 @@ class BrokerLink:
     async def ask(self, what: str, within_s: float = WITHIN_S, **asked: Any) -> Command:
         """A question; what is None is left out. Raises Problem."""
         question = {"ask": what, **{name: value for name, value in asked.items() if value is not None}}
+        limit_s = min(within_s, SILENT_WITHIN_S) if self._silent else within_s
         try:
-            answer = await self.command(INTROSPECT, {}, json.dumps(question).encode(), within_s)
+            answer = await self.command(INTROSPECT, {}, json.dumps(question).encode(), limit_s)
         except Unavailable as error:
+            self._silent = True
             raise broker_away(error) from None
+        self._silent = False
         if answer.code != Answer.SUCCESS:
             raise refusal(answer.code, answer.remark or "")
         return answer

@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from node.config import load
 from node.control import broker_alarms
 from node.control.broker_alarms import BrokerAlarms, troubles
+from node.control.broker_link import SILENT_WITHIN_S, WITHIN_S, BrokerLink
 from node.control.metrics import exposition
 from node.control.openapi import examples
 from node.control.problems import Problem
+from node.message_client.errors import Unavailable
+from node.rocketmq.codes import Answer
+from node.rocketmq.command import Command
 from node.views.closures import ClosuresView
 from node.views.replication import WatermarksView
 from node.views.state import AlarmView, StateView
@@ -120,6 +125,41 @@ def test_a_state_says_that_the_broker_is_down(tmp_path: Path, monkeypatch: pytes
         await rest.alarms.close()
 
     run(tmp_path, work, with_broker=False)
+
+
+def test_a_broker_that_answers_nothing_is_said_to_in_less_time_than_consoles_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each question waited for 5 s, so that the console, which waits for two, blamed the control plane."""
+    limits: list[float] = []
+
+    async def command(_link: object, _code: int, _fields: object, _body: bytes, within_s: float) -> Command:
+        limits.append(within_s)
+        if len(limits) < 3:
+            raise Unavailable("no answer in time")
+        return Command(Answer.SUCCESS, 1, body=b"{}")
+
+    monkeypatch.setattr(BrokerLink, "command", command)
+
+    async def scenario() -> None:
+        link = BrokerLink(load({"peers": "n0-127.0.0.1:1", "broker.address": "127.0.0.1:2"}))
+        for _ in range(2):
+            with pytest.raises(Problem, match="does not answer"):
+                await link.json("topics")
+        await link.json("topics")
+        await link.json("topics")
+
+    asyncio.run(scenario())
+    assert limits == [WITHIN_S, SILENT_WITHIN_S, SILENT_WITHIN_S, WITHIN_S]
+
+
+def test_the_broker_of_the_leader_takes_all_messages_with_it() -> None:
+    story = Story()
+    story.look(2)
+    for one in ("n0", "n1"):
+        story.node(one).alarms = [{"code": "broker_down", "severity": "warning", "text": "no answer in time"}]
+    found = {one.node_id: one.severity for one in story.look(5).problems}
+    assert found == {"n0": "critical", "n1": "attention"}
 
 
 def test_a_problem_says_what_to_do() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from app.commands.broker_standing import with_broker_alarms
 from app.commands.common import Target
-from app.commands.standing import AskedMember
+from app.commands.standing import AskedMember, summary_of
 from node.views.state import StateView
 from tests.unit.test_cli_brokers import Planes
 
@@ -45,7 +45,10 @@ def test_alarms_about_brokers_are_taken_over_and_no_others(planes: Planes) -> No
     }  # fmt: skip
     assert codes(asked(planes)) == [["broker_down"], ["broker_down"]]
     planes.answers["GET", "state"] = 503, {"detail": "not now"}
-    assert codes(asked(planes)) == [[], []]
+    found = asked(planes)
+    assert codes(found) == [[], []]
+    said = [one.reason for one in summary_of("demo", found).unknown if one.field == "broker"]
+    assert len(said) == 2 and "n0's broker is not known to be well: " in said[0] and said[0].endswith("503: not now")
 
 
 def test_a_group_without_brokers_is_asked_once(planes: Planes) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.cli import run
+from app.commands import brokers
+from app.commands.common import Exit, Failure
 from node.control.openapi import examples
 
 Json = dict[str, Any]
@@ -155,6 +157,39 @@ def test_brokers_are_well_or_not(planes: Planes, capsys: pytest.CaptureFixture[s
     planes.answers["GET", "broker"] = 404, {"title": "Not Found", "detail": "There is nothing at '/api/v1/broker'"}
     assert asked_of(planes, "broker", "list") == 1
     assert "this group has no brokers" in capsys.readouterr().err
+
+
+def test_a_member_that_cannot_be_asked_is_not_denied_to_be_master(
+    planes: Planes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took messages, its control plane stopped, and `broker list` said that no messages are taken."""
+    planes.answers["GET", "broker"] = 200, examples()["get /api/v1/broker"]["response"] | {"role": "SLAVE"}
+    works = brokers.control_answer
+
+    def answer(method: str, url: str, *given: Any, **named: Any) -> Any:
+        if url.endswith("/n1"):
+            raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: timed out")
+        return works(method, url, *given, **named)
+
+    monkeypatch.setattr(brokers, "control_answer", answer)
+    assert asked_of(planes, "broker", "list") != 0
+    out = capsys.readouterr().out
+    assert "no broker is master" not in out and "whether n1 has one is not known" in out
+
+
+def test_what_the_leader_has_is_shown_and_not_what_one_that_is_cut_off_has(planes: Planes) -> None:
+    state = planes.answer("GET", "/n0/api/v1/state", None)[1]
+    works = planes.answer
+
+    def answer(method: str, path: str, body: Json | None) -> tuple[int, Json]:
+        if path.endswith("/state"):
+            planes.asked.append((f"{method} {path[1:3]}", "state", body))
+            return 200, state | {"role": "LEADER" if path.startswith("/n1") else "CANDIDATE"}
+        return works(method, path, body)
+
+    planes.answer = answer  # type: ignore[method-assign]
+    assert asked_of(planes, "consumer", "list") == 0
+    assert [who for who, what, _ in planes.asked if what == "consumer-groups"] == ["GET n1"]
 
 
 def test_which_group_and_what_to_look_at_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from app.health.recall import Recall
 from node.client import AnotherGroup
 from node.views.reading import read
 from node.views.state import StateView
+from tests.ports import free_ports
 
 Json = dict[str, Any]
 NOW = datetime(2026, 5, 4, 12, 0, 30, tzinfo=UTC)
@@ -306,7 +308,7 @@ def test_a_member_that_is_down_is_started_as_its_control_plane_says_wherever_tha
     line = "quorumscope node --config /etc/quorumscope/n2.toml"
     asked: list[tuple[str, str | None]] = []
 
-    def control_plane(url: str, _group: str | None, token: str | None, _tls: object) -> StateView:
+    def control_plane(url: str, _group: str | None, token: str | None, *_: object) -> StateView:
         asked.append((url, token))
         return StateView(engine="down", engine_reason="killed by signal 9", self_id="n2", started_with=line)
 
@@ -340,6 +342,42 @@ def test_a_member_whose_control_plane_hangs_is_not_said_to_be_gone(monkeypatch: 
     (one,) = found.problems
     assert "hangs or is gone" in one.means and one.command != starts["n2"]
     assert next(line.split() for line in table_of(found) if line.startswith("  n2 "))[1] == "(silent)"
+
+
+def test_the_control_plane_of_a_member_that_is_late_is_asked_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other took 13 s where all of a node was stopped."""
+    was_asked = threading.Event()
+
+    def hanging(url: str, *_: object) -> None:
+        was_asked.set()
+        raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: timed out") from httpx2.ReadTimeout("timed out")
+
+    async def late(_client: object, member_id: str, address: str) -> AskedMember:
+        assert await asyncio.to_thread(was_asked.wait, 20)
+        return read(AskedMember, silent(member_id))
+
+    monkeypatch.setattr(commands, "control_state", hanging)
+    monkeypatch.setattr(commands, "ask_member", late)
+    monkeypatch.setattr(commands, "LATE_S", 0.0)
+    target = Target({"n2": "127.0.0.1:1"}, "g", control_urls={"n2": "http://127.0.0.1:8433"})
+    (one,) = asyncio.run(commands.ask_all(target))
+    assert (one.reach, one.reason) == ("down", "no answer within 2 s")
+    was_asked.clear()
+    assert asyncio.run(commands.completed(one, [one], target)) == one and not was_asked.is_set()
+
+
+def test_a_node_that_does_not_answer_costs_no_look_at_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is what was printed as the next step for a member that hangs, and it ended with 69 and named nobody."""
+    url, (port,) = "http://127.0.0.1:1", free_ports(1)
+    with pytest.raises(Failure, match="another member's control plane") as ended:
+        common.target_of(None, url, None, None)
+    assert ended.value.code == Exit.UNREACHABLE
+    monkeypatch.setenv("QUORUMSCOPE_PEERS", f"n0-127.0.0.1:{port}")
+    target = common.target_of(None, url, None, None)
+    assert dict(target.peers) == {"n0": f"127.0.0.1:{port}"} and target.unanswered.startswith(url)
+    assert "asked at their own ports" in capsys.readouterr().err
 
 
 def test_an_engine_that_hangs_is_not_to_be_started_again() -> None:

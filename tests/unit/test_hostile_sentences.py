@@ -52,6 +52,16 @@ def test_a_group_of_which_one_control_plane_is_gone_and_the_others_engines_hang_
     assert texts["n0"].startswith("The engine of n0 does not answer its control plane")
 
 
+def test_before_the_first_question_timed_out_nobody_knows_that_it_is_to_be_started() -> None:
+    """For half a second the line that starts it was printed for one that ran."""
+    story = Story()
+    started = story.look(2).members[2].model_copy(update={"reach": "stale", "problem": None, "answers": None})
+    view = story.look(2)
+    view = view.model_copy(update={"members": (*view.members[:2], started), "leader_id": None})
+    step = next_step(Finding("replica_silent", ATTENTION, "", "n2"), view)
+    assert "hangs or is gone" in step.means and not step.command.startswith("quorumscope node")
+
+
 def test_a_member_that_says_nothing_is_not_said_to_be_gone() -> None:
     """A stopped process takes connections, and never answers."""
     (one,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), silent("n2")]).problems

@@ -34,6 +34,7 @@ from node.printable import escaped
 from node.views.ha import HaView
 from node.views.reading import Unreadable, read
 
+ASK_WITHIN_S: Final = 2.0
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
 BROKERS_MAX: Final = 16
@@ -47,7 +48,7 @@ CaOption = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="The
 def asked(url: str, token: str | None, tls: Any) -> HaView | str:
     """What a broker says, or why it says nothing. Raises Failure where it is no broker of a pair."""
     try:
-        status, said = control_answer("GET", url, "ha", token, tls=tls)
+        status, said = control_answer("GET", url, "ha", token, tls=tls, within_s=ASK_WITHIN_S)
     except Failure as failure:
         if failure.code != Exit.UNREACHABLE:
             raise

@@ -156,7 +156,7 @@ def is_another(one: MemberView) -> bool:
 def timed_out(one: MemberView) -> bool:
     """Whether it, or its machine, took the question and said nothing: nobody knows that it is gone."""
     problem = one.problem or ""
-    return problem.startswith("no answer within") or problem.endswith(" did not answer in time")
+    return problem.startswith("no answer within") or problem.endswith((" did not answer in time", ": timed out"))
 
 
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:

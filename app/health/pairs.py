@@ -14,6 +14,7 @@ from app.health.audited import audited
 from app.health.certificates import certificates
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, Rule, join, spell
 from app.health.group_view import Doubt, GroupView, MemberView, SentenceView
+from app.health.next_steps import timed_out
 from node.views.ha import HaConnection, HaView
 
 BEHIND_MS: Final = 5000
@@ -99,7 +100,10 @@ def silent_broker(facts: Facts) -> Iterator[Finding]:
 def no_master(facts: Facts) -> Iterator[Finding]:
     known = answering(facts.view)
     if known and not masters_of(facts.view):
+        unheard = maybe_masters(facts.view)
         text = "no broker takes messages for {age}: none of those that answer is master"
+        if unheard:
+            text = f"no broker that answers takes messages for {{age}}; whether {join(unheard)} does is not known"
         yield Finding("ha_no_master", CRITICAL, text, grace_s=GRACE_S)
 
 
@@ -266,6 +270,19 @@ def _owed(one: HaConnection, master: HaView) -> str:
     return ""
 
 
+def maybe_masters(view: GroupView) -> list[str]:
+    """Who hangs, or does not answer here, may take messages all the same."""
+    away = [one for one in view.members if one.reach != "ok" and timed_out(one)]
+    return [one.id for one in away if one.ha is None or one.ha.role != "SLAVE"]
+
+
+def without_master(view: GroupView) -> str:
+    unheard = maybe_masters(view)
+    if unheard and len(unheard) < len(view.members):
+        return f"No broker that answers takes messages; whether {join(unheard)} does is not known."
+    return "No broker takes messages." if not unheard else "Whether a broker takes messages is not known."
+
+
 def sentence_of(view: GroupView) -> SentenceView:
     """What every page of a pair begins with."""
     pressing = [one for one in view.problems if one.severity != INFO]
@@ -275,7 +292,7 @@ def sentence_of(view: GroupView) -> SentenceView:
     takes = (
         f"{master[0].id} takes messages as {master[1].role} in epoch {master[1].epoch};"
         f" {len(slaves)} {'slave is' if len(slaves) == 1 else 'slaves are'} served."
-        if master else "No broker takes messages."
+        if master else without_master(view)
     )  # fmt: skip
     if pressing:
         more = f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}." if len(pressing) > 1 else ""

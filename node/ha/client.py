@@ -152,10 +152,10 @@ class HAClient:
             return b""
         if self.state is State.ASKED and now_ms - self._asked_ms >= self._settings.java_after_ms:
             if not self._settings.admits(self.peer):
-                self._refuse(f"{self.peer} answers no handshake, as RocketMQ's masters do, and is not in [ha] allow")
+                self._refuse(f"{self.peer} answers no handshake: it hangs, or is RocketMQ's and not in [ha] allow")
                 return b""
             if self.lineage.pair:
-                self._refuse(f"the master answers no handshake, and this log is of pair {self.lineage.pair}")
+                self._refuse(f"the master answers no handshake: it hangs, or is not of pair {self.lineage.pair}")
                 return b""
             self.state = State.FLUSHING
             self._note("ha_master_of_rocketmq", "warning", "the master speaks no handshake: what it holds is not known")

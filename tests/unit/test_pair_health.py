@@ -104,6 +104,11 @@ def test_a_broker_that_may_hang_is_not_to_be_started_beside_itself() -> None:
     hangs = next(one for one in pair.view().problems if one.code == "ha_silent")
     assert (hangs.command or "").startswith("quorumscope ha status --node") and "has to go on" in hangs.step
     assert capital(hangs.means, hangs.member).startswith("m is asked and says nothing")
+    # Stopped here, or cut off from here alone: its clients may reach it.
+    view = pair.view()
+    assert view.sentence.headline.startswith("No broker that answers takes messages for ")
+    assert "whether m does is not known" in view.sentence.headline + view.sentence.rest
+    assert "No broker takes messages" not in view.sentence.headline + view.sentence.rest
     broker_down(down := FakePair())
     (stopped,) = down.view().problems
     assert (stopped.command or "").startswith("quorumscope ha status --node") and "by itself" in stopped.step

@@ -44,7 +44,7 @@ TRY_MESSAGES: Final = (
     ("consumer list", "who consumes, and how far behind"),
     ("broker list", "who is master, and how far each broker is"),
     ("consume flights-JFK --group G", "the flights from JFK, as another group"),
-    ("produce flights-JFK hello", "a message of your own"),
+    ("produce flights-JFK --body hello", "a message of your own"),
 )
 
 

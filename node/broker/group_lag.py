@@ -118,8 +118,9 @@ class GroupLag:
         known = self._context.clients.consumers.get(group)
         if known is None:
             return []
+        since_ms = self._context.now_ms() - self._context.steady_ms()  # silence is counted by a clock of its own
         members = [
-            {"client_id": one.client_id, "address": peer.address, "heard_ms": one.heard_at_ms}
+            {"client_id": one.client_id, "address": peer.address, "heard_ms": since_ms + one.heard_at_ms}
             for peer, one in known.clients.items()
         ]
         return sorted(members, key=lambda one: str(one["client_id"]))

@@ -818,3 +818,16 @@ def test_clients_are_shown_the_queues_that_they_compute_or_have_locked() -> None
         assert set((await shown(broker)).values()) == {(None, None)}, "each has all"
 
     asyncio.run(run())
+
+
+def test_a_members_last_heartbeat_is_said_by_the_wall_clock() -> None:
+    async def run() -> None:
+        broker = Broker()
+        broker.set_by_ms = 3_600_000  # the two clocks begin anywhere
+        broker.beats(FakePeer(), "c", Subscription("TopicTest", "*"))
+        heard_ms = broker.context.now_ms()
+        broker.now_ms += 5_000
+        said = await GroupLag(broker.context).described("G", ["TopicTest"], 100)
+        assert [one["heard_ms"] for one in said["members"]] == [heard_ms]
+
+    asyncio.run(run())

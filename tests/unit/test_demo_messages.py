@@ -6,10 +6,14 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 import pytest
 
+from app.command_line import run
+from app.commands.common import Exit
+from app.commands.demo import TRY_MESSAGES
 from app.demo.brokers import APART, DERIVED, DemoBrokers
 from app.demo.consuming import Counter, write_report
 from app.demo.message_feed import MessageFeed, flight_message
@@ -92,3 +96,9 @@ def test_a_member_is_started_with_all_name_servers(tmp_path: Path) -> None:
         assert [one["messages"] for one in brokers.consumed()] == [0, 0], "none has said anything yet"
     finally:
         ports.release()
+
+
+def test_the_message_to_try_is_sent_and_no_file_is_looked_for() -> None:
+    [tried] = [split(arguments) for arguments, _why in TRY_MESSAGES if arguments.startswith("produce ")]
+    [port] = free_ports(1)
+    assert run([*tried, "--name-server", f"127.0.0.1:{port}", "--deadline", "0.1"]) is Exit.UNREACHABLE

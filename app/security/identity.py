@@ -28,6 +28,8 @@ from node.config_models import OidcTable
 SEEN_EVERY = timedelta(minutes=1)
 NOTED_MAX: Final = 10_000
 TOKENS_MAX: Final = 100  # of one user, that are in force
+TOKENS_SHOWN_FOR = timedelta(days=30)  # after their end
+SESSIONS_MAX: Final = 100  # of one user; the oldest ends
 
 
 class TokensFull(GrantError):
@@ -150,6 +152,9 @@ class Identity:
         now = utc_now()
         life = self.max if user.local else min(self.max, timedelta(seconds=self.provider.session_max_s))
         await db.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
+        mine = select(LoginSession.id).where(LoginSession.user_id == user.id).order_by(LoginSession.id.desc())
+        older = list(await db.scalars(mine.offset(SESSIONS_MAX - 1)))
+        await db.execute(delete(LoginSession).where(LoginSession.id.in_(older)))
         db.add(
             LoginSession(
                 token_hash=digest(token),
@@ -191,7 +196,10 @@ async def issue_api_token(
     db: AsyncSession, user: User, name: str, role: str, *, days: int | None = None,
     groups: Mapping[str, str | None] | None = None, sight: Sight = ALL,
 ) -> tuple[ApiToken, str]:  # fmt: skip
-    """A row and the token itself, shown once. Raises GrantError for what cannot be given, TokensFull."""
+    """A row and the token itself, shown once. Raises GrantError for what cannot be given, TokensFull.
+
+    What was revoked, or is over for long, goes then: whoever makes and revokes tokens over and over fills no table. Not
+    before, as the newest row keeps its number from being given again: the trail names tokens by it."""
     in_force = (ApiToken.user_id == user.id) & ApiToken.revoked_at.is_(None)
     in_force &= or_(ApiToken.expires_at.is_(None), ApiToken.expires_at > utc_now())
     if (await db.scalar(select(func.count()).select_from(ApiToken).where(in_force)) or 0) >= TOKENS_MAX:
@@ -211,4 +219,6 @@ async def issue_api_token(
     )
     db.add(row)
     await db.flush()
+    over = or_(ApiToken.revoked_at.is_not(None), ApiToken.expires_at <= utc_now() - TOKENS_SHOWN_FOR)
+    await db.execute(delete(ApiToken).where(ApiToken.user_id == user.id, over))
     return row, token

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -68,7 +68,7 @@ async def issue_in(
         raise NoLink(f"{user.name} comes from an OpenID provider and logs in there; a local user gets a link")
     elif role is not None:
         await change(db, user, to=role, groups=groups)
-    await void_links(db, user.id)
+    await db.execute(delete(LoginLink).where(LoginLink.user_id == user.id))
     token = new_token()
     now = utc_now()
     db.add(LoginLink(token_hash=digest(token), user_id=user.id, issued_at=now, expires_at=now + life))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pwdlib.hashers import HasherProtocol
@@ -288,5 +289,43 @@ def test_the_last_admin_stays(tmp_path: Path) -> None:
             assert (await ann.change("POST", "/api/v1/users/bea/login-link")).status_code == 201
             assert (await ann.change("DELETE", "/api/v1/users/ann")).status_code == 204
             assert (await ann.get("/api/v1/me")).status_code == 401, "and whoever is removed is out"
+
+    run(work())
+
+
+def test_whoever_makes_ways_in_over_and_over_fills_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a token's number is never given again: the trail names tokens by it."""
+    monkeypatch.setattr(identity, "SESSIONS_MAX", 3)
+
+    async def rows(kit: Kit, table: type) -> list[int]:
+        async with kit.app.state.sessions() as db:
+            return [one.id for one in await db.scalars(select(table).order_by(table.id))]  # type: ignore[attr-defined]
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person("ann", "operator")
+
+            async def make(name: str) -> dict[str, Any]:
+                made = await ann.change("POST", "/api/v1/tokens", json={"name": name, "days": 30})
+                assert made.status_code == 201
+                return dict(made.json())
+
+            kept = await make("kept")
+            numbers = [kept["id"]]
+            for _ in range(6):
+                numbers.append((await make("ci"))["id"])
+                assert (await ann.change("DELETE", f"/api/v1/tokens/{numbers[-1]}")).status_code == 204
+            assert sorted(set(numbers)) == numbers
+            assert await rows(kit, ApiToken) == [numbers[0], numbers[-1]]
+            robot = kit.client(authorization=f"Bearer {kept['token']}")
+            assert (await robot.get("/api/v1/me")).status_code == 200
+            others = await rows(kit, LoginLink)
+            for _ in range(6):
+                last = await kit.link("bob", "viewer")
+            assert len(await rows(kit, LoginLink)) == len(others) + 1
+            assert (await kit.client().post(last, headers=ORIGIN)).status_code == 303
+            anns = [await kit.person("ann", "operator") for _ in range(6)]
+            assert [(await one.get("/api/v1/me")).status_code for one in (ann, *anns)] == [401] * 4 + [200] * 3
+            assert len(await rows(kit, LoginSession)) == 4, "and bob's"
 
     run(work())

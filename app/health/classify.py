@@ -111,19 +111,19 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
         if recall.noticed_s(key, now) < one.grace_s:
             pending = True
             continue
-        problems.append(problem_of(one, since, now, view))
+        problems.append(problem_of(one, since, recall.lasts_since(key, one.since, now), now, view))
     ordered = sorted(problems, key=lambda one: SEVERITY_ORDER.index(one.severity))
     judged = view.model_copy(
         update={"problems": tuple(ordered), "unproven": tuple(proof(facts)), "pending": pending},
     )
     proven = not (judged.unproven or pending) and worst(ordered) == "ok"
-    recall.forget_what_is_over(judged, proven=proven)
+    recall.forget_what_is_over(judged, EXPLAINS, now, proven=proven)
     recall.openings.observe(judged, EXPLAINS, now)
     return judged
 
 
-def problem_of(one: Finding, since: datetime, now: datetime, view: GroupView) -> Problem:
-    lasted_s = (now - since).total_seconds()
+def problem_of(one: Finding, since: datetime, lasts_since: datetime, now: datetime, view: GroupView) -> Problem:
+    lasted_s = (now - lasts_since).total_seconds()
     age = spell(lasted_s)
     # What has just begun has no age yet: nobody learns anything from "for 0 s".
     text = one.text if lasted_s >= 1 else AGE.sub("", one.text)

@@ -57,7 +57,7 @@ class Openings:
         self.open |= shown
         closed = []
         for key, one in list(self.open.items()):
-            if key in shown or not is_over(one, view, explains):
+            if key in shown or not is_over(one.code, one.node_id, view, explains):
                 self.gone_at.pop(key, None)
                 continue
             gone_at = self.gone_at.setdefault(key, now)
@@ -67,14 +67,19 @@ class Openings:
         self.closed = tuple(closed)
 
 
-def is_over(problem: Problem, view: GroupView, explains: Mapping[str, frozenset[str]]) -> bool:
+def code_and_member(problem_id: str) -> tuple[str, str | None]:
+    code, _, member = problem_id.partition(":")
+    return code, member or None
+
+
+def is_over(code: str, member: str | None, view: GroupView, explains: Mapping[str, frozenset[str]]) -> bool:
     """Whether it is known that a problem which is not shown is over."""
-    if any(problem.code in explains.get(one.code, ()) and one.node_id == problem.node_id for one in view.problems):
+    if any(code in explains.get(one.code, ()) and one.node_id == member for one in view.problems):
         return False
-    if problem.code in LEADERS_WORD and view.leader_id is None:
+    if code in LEADERS_WORD and view.leader_id is None:
         return False
-    one = view.member(problem.node_id)
+    one = view.member(member)
     if one is None or one.reach == "ok":
         return True
     # An engine that went down was silent before; it is said otherwise now.
-    return problem.code in OUR_EYES and any(two.code in OUR_EYES and two.node_id == one.id for two in view.problems)
+    return code in OUR_EYES and any(two.code in OUR_EYES and two.node_id == one.id for two in view.problems)

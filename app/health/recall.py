@@ -8,14 +8,14 @@ knew then, and never moves later while it stands.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
 from app.health.clock_steps import ClockStep
 from app.health.group_view import GroupView, MemberView
-from app.health.openings import OUR_EYES, Openings
+from app.health.openings import OUR_EYES, Openings, code_and_member, is_over
 
 WINDOW_S = 60.0
 SAMPLES_MAX = 240
@@ -24,6 +24,7 @@ TREND_S = 3.0
 TREND_WINDOW_S = 10.0
 ELECTION_S = 4.0
 SETTLED_S = 10.0
+SHOWN_BY_THEN_S = 10.0  # after a console's first look: a problem that still stands is shown by then
 # Of the group, and over where a leader is known and the quorum stands.
 WITHOUT_QUORUM = frozenset(
     {
@@ -126,6 +127,8 @@ class Recall:
     noticed: dict[str, datetime] = field(default_factory=dict)
     openings: Openings = field(default_factory=Openings)
     began: dict[str, datetime] = field(default_factory=dict)  # of what stood when the console was ended, and may still
+    again: dict[str, datetime] = field(default_factory=dict)  # since when what was over for a moment is there again
+    looks_since: datetime | None = None
 
     def began_before(self, problem_id: str) -> datetime | None:
         """When a problem began that an earlier console reported."""
@@ -135,7 +138,9 @@ class Recall:
         """Of what was not seen again."""
         self.began = {key: at for key, at in self.began.items() if key in self.first_seen}
 
-    def forget_what_is_over(self, view: GroupView, *, proven: bool) -> None:
+    def forget_what_is_over(
+        self, view: GroupView, explains: Mapping[str, frozenset[str]], now: datetime, *, proven: bool
+    ) -> None:
         """Beginnings of what is known to be over, so that the next time it begins anew; `proven`: all is well."""
         if proven:
             self.forget_beginnings()
@@ -143,11 +148,15 @@ class Recall:
         over = {f"{code}:{one.id}" for one in view.members if one.reach == "ok" for code in OUR_EYES}
         if view.leader_id is not None and view.quorum.stands:
             over |= WITHOUT_QUORUM
+        self.looks_since = self.looks_since or now
+        if (now - self.looks_since).total_seconds() >= SHOWN_BY_THEN_S:
+            over |= {key for key in self.began if is_over(*code_and_member(key), view, explains)}
         self.began = {key: at for key, at in self.began.items() if key not in over or key in self.first_seen}
 
     def move(self, step: ClockStep) -> None:
         """The wall clock was set."""
         self.first_seen, self.noticed = step.each(self.first_seen), step.each(self.noticed)
+        self.again, self.looks_since = step.each(self.again), step.moved(self.looks_since)
         self.began, self.leader_since = step.each(self.began), step.moved(self.leader_since)
         self.openings.move(step)
 
@@ -210,6 +219,15 @@ class Recall:
         self.noticed.setdefault(problem_id, now)
         return known
 
+    def lasts_since(self, problem_id: str, since: datetime | None, now: datetime) -> datetime:
+        """Since when without a break: what comes and goes is one problem, and what is said of it is of the last time.
+
+        `since`: as its rule knows it.
+        """
+        if problem_id in self.openings.gone_at:
+            self.again[problem_id] = now if since is None else since
+        return max(self.first_seen[problem_id], self.again.get(problem_id, self.first_seen[problem_id]))
+
     def noticed_s(self, problem_id: str, now: datetime) -> float:
         """For how long it has been seen without a break."""
         return (now - self.noticed.get(problem_id, now)).total_seconds()
@@ -218,6 +236,7 @@ class Recall:
         """What is not seen, and not open from before; what an earlier console reported of it is over as well."""
         for gone in self.noticed.keys() - problem_ids:
             del self.first_seen[gone], self.noticed[gone]
+            self.again.pop(gone, None)
             self.began.pop(gone, None)
 
 

@@ -153,6 +153,35 @@ def test_who_was_silent_before_and_answers_is_silent_anew_though_another_problem
     assert since["replica_silent:n2"] == rfc3339(earlier), "that one never answered"
 
 
+def test_a_silence_that_a_moment_interrupted_is_as_old_as_it_is() -> None:
+    """It said "silent for 51 s" of a member that had answered four seconds before: one problem, another silence."""
+    story = Story()
+    story.look(2)
+    story.node("n2").alive = False
+    first = story.look(100).problems[0]
+    story.node("n2").alive = True
+    assert story.look(3).problems == ()
+    story.node("n2").alive = False
+    (again,) = story.look(8).problems
+    assert (again.id, again.since) == (first.id, first.since), "one problem, with one opening"
+    assert again.text.startswith("n2 is silent (connection refused), for 4 s"), again.text
+
+
+def test_what_stood_before_a_restart_and_is_over_begins_anew_though_another_problem_stands() -> None:
+    """For a minute anything else than a silence took an earlier console's beginning over."""
+    story = Story()
+    earlier = T0 - timedelta(minutes=12)
+    story.recall.began = {"cut_off:n1": earlier, "alarm_disk_low:n0": earlier, "alarm_disk_low:n1": earlier}
+    low = [{"code": "disk_low", "severity": "warning", "text": "3 % left"}]
+    story.node("n0").alarms = low
+    assert [one.id for one in story.look(30).problems] == ["alarm_disk_low:n0"]
+    story.node("n1").alarms = low
+    since = {one.id: one.since for one in story.look(4).problems}
+    assert since["alarm_disk_low:n1"] >= rfc3339(T0)
+    assert since["alarm_disk_low:n0"] == rfc3339(earlier), "that one never ended"
+    assert list(story.recall.began) == ["alarm_disk_low:n0"]
+
+
 def test_a_quorum_that_was_lost_before_and_stands_is_lost_anew_though_a_member_is_still_away() -> None:
     story = Story(starts={"n2": StartView(started_with="quorumscope node --id n2")})
     earlier = T0 - timedelta(minutes=12)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from node.config import ConfigError, Settings, is_loopback, load
+from node.config_models import RESERVED_HOURS_MAX
 from node.protocol.peers import parse_peers, split_address
 
 PROPERTIES_BYTES_MAX: Final = 1 << 20
@@ -104,7 +105,10 @@ def _count(key: str) -> Callable[[Translated, str, str], None]:
 
 
 def _put_reserved(into: Translated, name: str, value: str) -> None:
-    into.values["retention.file_reserved_hours"] = _number(name, value) + 1  # DLedgerCommitLog adds the one
+    hours = _number(name, value) + 1  # DLedgerCommitLog adds the one
+    into.values["retention.file_reserved_hours"] = min(hours, RESERVED_HOURS_MAX)
+    if hours > RESERVED_HOURS_MAX:
+        into.notes[name] = f"is longer than the longest here, {RESERVED_HOURS_MAX} hours (ten years), which is taken"
 
 
 def _put_ratio(into: Translated, name: str, value: str) -> None:

@@ -25,6 +25,7 @@ from node.state_machine.kind import kind_of
 
 MIB: Final = 1024 * 1024
 INDEX_UNIT_BYTES: Final = 32
+RESERVED_HOURS_MAX: Final = 24 * 3660  # ten years
 SESSION_S_MAX: Final = 10 * 365 * 24 * 3600
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
@@ -182,7 +183,7 @@ class RetentionTable(Table):
     enabled: bool = False
     """Removes old data files by the rules below; without it a log only grows. What another member does not hold yet, or
     a pin keeps, stays in any case."""
-    file_reserved_hours: Annotated[int, Field(ge=1, le=24 * 3660)] = 72
+    file_reserved_hours: Annotated[int, Field(ge=1, le=RESERVED_HOURS_MAX)] = 72
     """A data file goes so long after it was written last ..."""
     delete_when: Annotated[Names, AfterValidator(_hours)] = ("04",)
     """... in these hours of the day, local time ("00" to "23"), ..."""

@@ -10,10 +10,12 @@ from ipaddress import ip_address
 from typing import Final
 
 from node.config import Settings, split_address
+from node.config_models import RESERVED_HOURS_MAX
 from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.kept_conf import DELAY_LEVEL
 
-FOR_EVER_HOURS: Final = 24 * 3660  # without retention; RocketMQ always removes what has expired
+# Without retention: RocketMQ always removes what has expired. Taken over again it is the most that a member takes.
+FOR_EVER_HOURS: Final = RESERVED_HOURS_MAX - 1
 
 
 def java_conf(settings: Settings) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker_conf import BrokerConfError, read_properties, translate
+from app.broker_conf import BrokerConfError, checked, read_properties, translate
 from app.command_line import run
 from node.broker.__main__ import keep_conf
 from node.broker.java_conf import java_conf
@@ -146,6 +146,12 @@ def test_what_is_kept_for_java_and_taken_over_again_is_the_same(tmp_path: Path, 
     wanted["retention.file_reserved_hours"] = "49" if enabled == "true" else str(int(conf["fileReservedTime"]) + 1)
     assert {name: str(found.values[name]).replace("True", "true") for name in wanted} == wanted
     assert found.values["broker.address"] == "127.0.0.1:30911"
+    assert checked(found).retention.file_reserved_hours == int(wanted["retention.file_reserved_hours"])
+
+
+def test_what_rocketmq_keeps_for_longer_than_ten_years_is_kept_for_ten() -> None:
+    found = translate(read_properties(CONF.replace("fileReservedTime=48", "fileReservedTime=87840").encode()))
+    assert checked(found).retention.file_reserved_hours == 87840 and "ten years" in found.notes["fileReservedTime"]
 
 
 def test_a_broker_keeps_its_conf_and_says_when_delay_levels_moved(

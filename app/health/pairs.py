@@ -167,9 +167,10 @@ def unserved_slaves(facts: Facts) -> Iterator[Finding]:
         link = connection_of(master[1], one.id) if master else None
         follows = said.following
         stand = next((each for each in (follows and follows.stand, link and link.stand) if each in REFUSED), None)
-        why = (
-            (follows.reason if follows is not None else None) or refused.get(one.id) or (link.reason if link else None)
-        )
+        own = follows.reason if follows is not None else None
+        if stand is not None and own is not None and not own.startswith(f"{stand}: "):
+            own = None  # of the next attempt: a slave that is refused tries the others in turn
+        why = own or refused.get(one.id) or (link.reason if link else None)
         if stand is not None and (follows is None or follows.state != "transfer"):
             severity, what = REFUSED[stand]
             text = f"{one.id} {what}, and gets nothing for {{age}}{f': {why}' if why else ''}"

@@ -133,6 +133,15 @@ def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
     assert context_of(view)["picture"]
 
 
+def test_why_a_slave_is_refused_is_not_what_its_next_attempt_met() -> None:
+    """Each second the cause of a fork was another one."""
+    pair = FakePair()
+    forked(pair)
+    pair.ha["s1"]["following"]["reason"] = "127.0.0.1 answers no handshake: it hangs, or is RocketMQ's"
+    (one,) = pair.view().problems
+    assert one.code == "ha_forked" and one.text.endswith(": its record at 51200 is not this master's.")
+
+
 def test_in_step_is_said_of_what_is_proven() -> None:
     view = FakePair().view()
     assert (view.severity, view.problems, view.unproven) == ("ok", (), ())

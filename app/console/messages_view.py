@@ -79,6 +79,9 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
         return Sentence(
             "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
         )
+    if apart := [one for one in brokers if one.said is not None and one.said.leader_id != master.member_id]:
+        text = f"The broker of {names(one.member_id for one in apart)} does not follow {master.member_id}."
+        return Sentence("attention", text, f"{master.member_id} is master; who reads there sees nothing new.")
     return Sentence("ok", f"{master.member_id} is master, and every broker's dispatch is in step.", "")
 
 

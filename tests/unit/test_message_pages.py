@@ -308,6 +308,8 @@ def test_the_sentence_says_the_worst_that_is_known() -> None:
     slow = dispatch | {"behind_ms": 2000, "behind_entries": 9}
     lost = [{"address": "h:1", "registered_at": None}]
     assert headline(master, slave, slave)[0] == "ok"
+    cut_off = broker(role="SLAVE", leader_id=None)  # in step with what it has, 4,000 entries behind
+    assert headline(master, slave, cut_off) == ("attention", "The broker of n2 does not follow n0.")
     assert headline(slave, slave, slave) == ("critical", "No broker is master: nothing can be sent.")
     assert headline(None, None) == ("unknown", "No broker's state is known.")
     assert headline(master, None) == ("unknown", "n1 cannot be asked.")

@@ -21,6 +21,7 @@ from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
 from app.health.silences import (
     ANOTHER,
     ERRS,
+    HANGS_UP,
     NO_WORD,
     NOT_ASKED,
     REFUSED,
@@ -33,6 +34,7 @@ from app.health.silences import (
 
 OTHER_GROUP: Final = " belongs to another group of this name"
 OF_ANOTHER: Final = "it belongs to another group "  # as `status` words it
+HUNG_UP: Final = "the connection closed"  # as the client words it
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
@@ -144,6 +146,8 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
         return STRANGER
     if finding.code == "member_unreachable" and one is not None and timed_out(one):
         return NO_WORD
+    if finding.code == "member_unreachable" and one is not None and (one.problem or "").endswith(HUNG_UP):
+        return HANGS_UP
     return ADVICE.get(finding.code, ALARM)
 
 

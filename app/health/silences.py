@@ -54,6 +54,14 @@ STRANGER: Final = Advice(
     "a-member-does-not-answer",
     command="{members}",
 )
+HANGS_UP: Final = Advice(
+    "something listens at {address} and closes the connection: a member with TLS does so where no certificate of its"
+    " authority is shown",
+    "show the certificate, as this does (docs/tls.md); where it was shown, or the group has no TLS, see in {node}'s"
+    " output whether it is ending",
+    "a-member-does-not-answer",
+    command="{status} --ca FILE --cert FILE --key FILE",
+)
 REFUSES: Final = Advice(
     "{node}'s control plane runs, and refuses the token that this console shows; of {node} itself nothing is known",
     "give this console the token of that control plane (`[console] node_token_file`, or the group's page Addresses);"

@@ -26,6 +26,7 @@ from node.transport.remoting import FLAG_ONE_WAY, Frame, FrameError
 
 DIAL_WITHIN_S: Final = 2.0
 OPAQUE_MAX: Final = 0x7FFFFFFF
+HUNG_UP: Final = "the connection closed"
 LOOK_EVERY_S: Final = 0.1
 SILENT_AFTER_LOOKS: Final = 3
 
@@ -117,6 +118,7 @@ class MemberLink:
         self.on_silence: Callable[[MemberLink], None] | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._heard, self._heard_then, self._silent_looks = 0, 0, 0
+        self.hung_up = False  # its newest connection was closed by the other side
 
     def another(self) -> MemberLink:
         """One more to the same member, for the same event loop."""
@@ -149,7 +151,7 @@ class MemberLink:
                 return
             if self._failed_dials != failed_before:
                 raise Lost(self._why_not, sent=False)
-            connection = Connection(self._on_frame, self._on_closed)
+            connection, self.hung_up = Connection(self._on_frame, self._on_closed), False
             host, port = split_address(self.address)
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):
@@ -307,10 +309,11 @@ class MemberLink:
         return True
 
     def _on_closed(self, connection: Connection) -> None:
-        if self._checked(connection, Lost(f"{self.member_id}: the connection closed", sent=False)):
+        if self._checked(connection, Lost(f"{self.member_id}: {HUNG_UP}", sent=False)):
             return
         if self._connection is connection:
-            self._fail("the connection closed")
+            self.hung_up = True
+            self._fail(HUNG_UP)
 
     def _fail(self, why: str) -> None:
         pending, self._pending = self._pending, {}

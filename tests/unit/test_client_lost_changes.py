@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,38 @@ def test_what_was_not_sent_was_not_done() -> None:
             await client.close()
 
     asyncio.run(order())
+
+
+@contextmanager
+def hanging_up() -> Iterator[str]:
+    """A port that closes each connection once something is said, as one with TLS does on plain text."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_a_member_that_closes_the_connection_is_not_to_be_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with hanging_up() as address:
+        asked = ["--peers", f"n0-{address}", "--group", "g"]
+        assert run(["transfer", *asked]) == Exit.UNREACHABLE
+        assert "closes the connection, as one with TLS where no certificate is shown" in capsys.readouterr().err
+        run(["status", *asked])
+        said = capsys.readouterr().out
+    assert f"Something listens at {address} and closes the connection" in said and "--ca FILE" in said
+    assert "Start n0" not in said

@@ -39,11 +39,10 @@ DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
 THE_MEMBER: Final = "the member"
-DEMO_HEAL: Final = "quorumscope demo heal {node}", "in this demo somebody broke it on purpose; this ends it at once"
-DEMO_HEAL_ALL: Final = (
-    "quorumscope demo heal",
-    "in this demo somebody broke it on purpose; this ends every break at once",
-)
+# A demo on a machine that is busy loses its leader without anybody's doing.
+DEMO_HEALS: Final = "what was broken in this demo on purpose this ends at once; else look at the load of this machine"
+DEMO_HEAL: Final = "quorumscope demo heal {node}", DEMO_HEALS
+DEMO_HEAL_ALL: Final = "quorumscope demo heal", DEMO_HEALS
 # How a node words the end of an engine that is started again (node.__main__), and one that has not begun to listen.
 CRASHED: Final = ("the engine was killed by signal ", "the engine ended with exit code ", "nothing answers at its port")
 STARTED_ELSEWHERE: Final = (

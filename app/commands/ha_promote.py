@@ -33,7 +33,8 @@ AcceptOption = Annotated[
     list[str] | None, typer.Option("--accept", metavar="CODE", help="Promote although this stands against it; repeat.")
 ]
 RoleOption = Annotated[
-    Literal["SYNC_MASTER", "ASYNC_MASTER"] | None, typer.Option("--role", help="Else what its master was.")
+    Literal["SYNC_MASTER", "ASYNC_MASTER"] | None,
+    typer.Option("--role", help="Else what the master was that it followed since its start, or ASYNC_MASTER."),
 ]
 OUTCOME_UNKNOWN: Final = 504
 PROMOTED_WITHIN_S: Final = 70.0  # the control plane itself waits for its broker for 60 s, and then says what is known

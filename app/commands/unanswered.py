@@ -13,6 +13,11 @@ def asked_elsewhere(failure: Failure, configured: Target | None) -> Target:
     if failure.code != Exit.UNREACHABLE:
         raise failure
     if configured is None:
+        import httpx2
+
+        gone = "nothing listens there" in str(failure)
+        if not gone and not isinstance(failure.__cause__, httpx2.TimeoutException):
+            raise failure  # something answers there
         others = "ask by another member's control plane (--node), or the members at their own ports (--peers)"
         raise Failure(failure.code, f"{failure}; {others}") from failure
     say(f"{failure}; the members are asked at their own ports")

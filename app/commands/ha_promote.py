@@ -34,7 +34,7 @@ AcceptOption = Annotated[
 ]
 RoleOption = Annotated[
     Literal["SYNC_MASTER", "ASYNC_MASTER"] | None,
-    typer.Option("--role", help="Else what the master was that it followed since its start, or ASYNC_MASTER."),
+    typer.Option("--role", help="Else what the master was that it followed last."),
 ]
 OUTCOME_UNKNOWN: Final = 504
 PROMOTED_WITHIN_S: Final = 70.0  # the control plane itself waits for its broker for 60 s, and then says what is known

@@ -207,6 +207,22 @@ async def test_a_promoted_slave_goes_on_and_fences_the_old_master(tmp_path: Path
             assert old.port.context.topics.version == slave.port.context.topics.version
 
 
+@pytest.mark.parametrize("role", [BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER])
+def test_a_slave_that_was_started_again_becomes_what_its_master_was(role: BrokerRole, tmp_path: Path) -> None:
+    """Else a pair whose sends wait for a slave would go on as one whose sends do not, and nobody had asked for it."""
+
+    @story
+    async def again() -> None:
+        async with slave_alone(tmp_path, role.value.lower()) as (slave, ports):
+            assert Promotion(slave.broker.pair, "s").role is role
+        async with classic(classic_settings(tmp_path, "s", "slave", ports)) as slave:
+            assert Promotion(slave.broker.pair, "s").role is role
+            await Promotion(slave.broker.pair, "s").promote(None, set(), "ops")
+            assert slave.broker.pair.role is role
+
+    again()
+
+
 @story
 async def test_an_old_master_that_cannot_ask_is_fenced_as_soon_as_it_is_met(tmp_path: Path) -> None:
     async with slave_alone(tmp_path, "async_master") as (slave, ports):

@@ -224,10 +224,10 @@ class Pair:
         self._run()
 
     # --- what a restart has to find ---------------------------------------------------------------------------------
-    async def _record(self, role: BrokerRole, why: str) -> None:
+    async def _record(self, role: BrokerRole, why: str, master: BrokerRole | None = None) -> None:
         """Raises OSError."""
         async with self._writing:
-            record = RoleRecord(role, why)
+            record = RoleRecord(role, why, master)
             await asyncio.to_thread(_on_own_disk, partial(write_role, self._root, record))
             self.record = record
 
@@ -240,14 +240,25 @@ class Pair:
                 self._on_disk = lineage
             self.service.lineage = self.client.lineage = lineage.hearing(self.lineage.heard)
 
+    @property
+    def role_of_master(self) -> BrokerRole | None:
+        """What the master is, or was, that this slave follows, also before its last start. None: it is not known."""
+        said = "" if self.client.master is None else self.client.master.role
+        if said in (BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER):
+            return BrokerRole(said)
+        return None if self.record is None else self.record.master
+
     def _keep(self, lineage: Lineage, then: Kept) -> None:
         """Its master's, which this slave takes over."""
 
         async def kept() -> None:
             try:
                 await self._kept(lambda now: lineage.hearing(now.heard))
-                if self.record is None:  # or a start with another role would make a second master of it, unasked
-                    await self._record(BrokerRole.SLAVE, f"it follows a master of epoch {lineage.epoch}")
+                record, master = self.record, self.role_of_master
+                if record is None:  # or a start with another role would make a second master of it, unasked
+                    await self._record(BrokerRole.SLAVE, f"it follows a master of epoch {lineage.epoch}", master)
+                elif master not in (None, record.master):
+                    await self._record(record.role, record.why, master)
             except OSError as error:
                 then(reason_of(error))
                 raise

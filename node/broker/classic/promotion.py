@@ -56,10 +56,8 @@ class Promotion:
 
     @property
     def role(self) -> BrokerRole:
-        """What the master was that this slave followed last."""
-        master = self._pair.client.master
-        said = "" if master is None else master.role
-        return BrokerRole.ASYNC_MASTER if said != BrokerRole.SYNC_MASTER.value else BrokerRole.SYNC_MASTER
+        """What the master was that this slave followed last; ASYNC_MASTER where it followed none of ours."""
+        return self._pair.role_of_master or BrokerRole.ASYNC_MASTER
 
     async def look(self) -> list[Finding]:
         """Nothing is changed."""

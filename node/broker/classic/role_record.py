@@ -1,7 +1,7 @@
 """`DATA/quorumscope/role`: what a broker of a pair is from now on, where that is not what its configuration says.
 
-Written by a promotion, and by a master that met a later one. It counts more than the configuration, so that no restart
-makes a second master of a pair.
+Written by a promotion, by a master that met a later one, and by a slave, with what its master is: a promotion after a
+restart makes it that, too. It counts more than the configuration, so that no restart makes a second master of a pair.
 
 Invariant: on disk before what follows from it.
 """
@@ -24,8 +24,11 @@ WHY_LETTERS_MAX: Final = 1000
 
 @value_class(slots=True, frozen=True)
 class RoleRecord:
+    """`master`: of a slave's record, what the master is that it follows; None: it followed none of ours yet."""
+
     role: BrokerRole
     why: str
+    master: BrokerRole | None = None
 
 
 def record_path(root: Path) -> Path:
@@ -37,7 +40,11 @@ def read_role(root: Path) -> RoleRecord | None:
     path = record_path(root)
     try:
         said = json.loads(path.read_bytes())
-        return RoleRecord(BrokerRole(said["role"]), str(said["why"])[:WHY_LETTERS_MAX])
+        role, why = BrokerRole(said["role"]), str(said["why"])[:WHY_LETTERS_MAX]
+        master = BrokerRole(said["master"]) if "master" in said else None
+        if master is BrokerRole.SLAVE:
+            raise ValueError("a slave is no master")
+        return RoleRecord(role, why, master)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -49,4 +56,6 @@ def read_role(root: Path) -> RoleRecord | None:
 
 def write_role(root: Path, record: RoleRecord, disk: Disk) -> None:
     said = {"role": record.role.value, "why": record.why[:WHY_LETTERS_MAX]}
+    if record.master is not None:
+        said["master"] = record.master.value
     disk.replace(record_path(root), json.dumps(said).encode() + b"\n")

@@ -344,10 +344,8 @@ def control_answer(
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     headers = {"accept": "application/json", "accept-encoding": "identity"}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
-    address, timeout = (
-        f"{base}/api/v1/{resource}".rstrip("/"),
-        httpx2.Timeout(min(HTTP_TIMEOUT_S, within_s), read=within_s),
-    )
+    address = f"{base}/api/v1/{resource}".rstrip("/")
+    timeout = httpx2.Timeout(min(HTTP_TIMEOUT_S, within_s), read=within_s)
     try:
         with (
             AnswerTime(CONTROL_ANSWER_S + within_s) as time_left,

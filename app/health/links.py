@@ -146,7 +146,7 @@ def unheard_among(facts: Facts, ids: Sequence[str]) -> str:
         if one.id in ids and one.role == "CANDIDATE":
             links = [link for link in (one.state and one.state.links) or () if link.peer_id in ids]
             long_ms = UNHEARD_TIMES * facts.patience_ms
-            lost = sorted(one.peer_id for one in links if (apart if one.peer_id in mute else gone)(one, long_ms))
+            lost = sorted(link.peer_id for link in links if (apart if link.peer_id in mute else gone)(link, long_ms))
             deaf |= {one.id: lost} if lost else {}
     if len(ids) > 1 and all(len(deaf.get(one, ())) == len(ids) - 1 for one in ids):
         return f"{join(list(ids))} do not hear each other"

@@ -28,7 +28,7 @@ from tests.attack.memory import Memory
 from tests.process.group import Group, append_surely
 from tests.process.test_refusals import Wire, request
 from tests.process.test_secret import SecretGroup, forged, hello_as
-from tests.process.undisturbed import TERM_STEP, WITHIN_S, in_client, quietly, settled, standing, until
+from tests.process.undisturbed import TERM_STEP, WITHIN_S, begun, quietly, settled, standing, until
 
 pytestmark = pytest.mark.process
 SEED = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
@@ -55,13 +55,8 @@ class FewDescriptors(SecretGroup):
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretGroup]:
-    group = FewDescriptors(tmp_path_factory.mktemp("attacked"))
-    try:
-        group.start_all()
-        in_client(group, lambda client: settled(group, client))
+    with begun(FewDescriptors(tmp_path_factory.mktemp("attacked"))) as group:
         yield group
-    finally:
-        group.close()
 
 
 def connected(group: Group, member: str) -> socket.socket:

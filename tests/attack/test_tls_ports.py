@@ -27,7 +27,7 @@ from tests.attack.remoting_kit import drawn
 from tests.process.group import Group, append_surely
 from tests.process.test_refusals import Wire, request
 from tests.process.test_secret import forged, hello_as
-from tests.process.undisturbed import WITHIN_S, in_client, quietly, settled, until
+from tests.process.undisturbed import WITHIN_S, begun, in_client, quietly, settled, until
 
 pytestmark = pytest.mark.process
 ROWS: Final = "certificate client = append + read + observe, certificate reader = read"
@@ -76,13 +76,8 @@ class TlsGroup(Group):
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsGroup]:
-    made = TlsGroup(tmp_path_factory.mktemp("tls"))
-    try:
-        made.start_all()
-        in_client(made, lambda client: settled(made, client))
+    with begun(TlsGroup(tmp_path_factory.mktemp("tls"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 class TlsWire(Wire):

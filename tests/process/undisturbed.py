@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -21,6 +21,7 @@ WITHIN_S: Final = 60.0
 TRIES: Final = 5
 TERM_STEP: Final = 1 << 20
 Work = Callable[[LedgerClient], Awaitable[Any]]
+G = TypeVar("G", bound=Group)
 
 
 def in_client(group: Group, work: Work) -> Any:
@@ -56,6 +57,17 @@ async def settled(group: Group, client: LedgerClient) -> str:
 
     await until(same)
     return await client.leader()
+
+
+@contextlib.contextmanager
+def begun(group: G) -> Iterator[G]:
+    """The group with all members started, once it has settled; it is closed at the end, whatever came of that."""
+    try:
+        group.start_all()
+        in_client(group, lambda client: settled(group, client))
+        yield group
+    finally:
+        group.close()
 
 
 async def standing(group: Group, client: LedgerClient) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The history of every replica's marks: recorded each sample, kept in three tiers, answered for a window.
 
-Invariants: a sample is recorded only while the replica answers, so silence is a gap and never a straight line; the
-coarser tiers are stored an hour a row, packed (app.console.packing), and what is stored is never read whole. Recording
-does no I/O; `save` writes what changed.
+Invariants: what a replica says of itself is recorded only while it answers, and of a silent one only how far behind the
+leader sees it; where nobody leads its silence is a gap, never a straight line. The coarser tiers are stored an hour a
+row, packed (app.console.packing), and what is stored is never read whole. Recording does no I/O; `save` writes what
+changed.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ class History:
     def record(self, view: GroupView) -> None:
         at_s = int(parse_time(view.as_of).timestamp())
         for member in view.members:
-            if member.reach != "ok":
+            answers = member.reach == "ok"
+            lag = view.lag_entries(member) if answers else member.mark.lag_entries
+            if not answers and lag is None:
                 continue
-            row = row_of(at_s, member, view.lag_entries(member))
+            row = row_of(at_s, member, lag)
             for tier in TIERS:
                 key = (view.cluster.id, member.id, tier.step_s)
                 buckets = self.buckets.setdefault(key, Buckets(tier))
@@ -195,10 +198,16 @@ def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberVi
     reason = "the history keeps marks only" if row is not None else "no sample was taken then"
     unknown = tuple(UnknownView(field=name, reason=reason, since=rfc3339(at)) for name in ("watermark", "dispatcher"))
     then: dict[str, object] = {"watermark": None, "dispatcher": None, "unknown": unknown, "problem": None}
+    silent = {"state": None, "role": None, "reach": "stale"}
     if row is None:
-        return member.model_copy(update={**then, "state": None, "role": None, "reach": "stale"})
+        return member.model_copy(update={**then, **silent})
     values = {name: (None if value == NULL else value) for name, value in zip(COLUMNS, row, strict=True)}
-    role = ROLES[values["role"] or 0] or None
+    then["watermark"] = WatermarkView(
+        id=member.id, lag_entries=values["lag"], lag_bytes=values["lag_bytes"], lag_ms=values["lag_ms"]
+    )
+    if values["role"] is None:
+        return member.model_copy(update={**then, **silent})
+    role = ROLES[values["role"]] or None
     state = member.state
     log = LogView(
         begin_index=values["begin"],
@@ -218,9 +227,6 @@ def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberVi
             role=role,
             log=log,
             alarms=(),
-        ),
-        "watermark": WatermarkView(
-            id=member.id, lag_entries=values["lag"], lag_bytes=values["lag_bytes"], lag_ms=values["lag_ms"]
         ),
         "role": role,
         "reach": "ok",

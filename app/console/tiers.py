@@ -33,13 +33,16 @@ WORST = tuple(COLUMNS.index(name) for name in ("lag_bytes", "lag_ms"))
 
 
 def row_of(at_s: int, member: MemberView, lag: int | None) -> Row:
-    """One sample of one replica."""
-    log = member.log
-    marks = (log.begin_index, log.applied_index, log.committed_index, log.durable_index, log.end_index)
-    role = ROLES.index(member.role) if member.role in ROLES else 0
+    """One sample of one replica; of a silent one only how far behind it is. A role that is NULL marks it."""
     mark = member.mark
     in_units = (0, 0) if lag == 0 else [None if one is None else round(one) for one in (mark.lag_bytes, mark.lag_ms)]
-    values = (*marks, lag, lag, lag, role, member.term, *in_units)
+    if member.reach == "ok":
+        log = member.log
+        marks = (log.begin_index, log.applied_index, log.committed_index, log.durable_index, log.end_index)
+        role = ROLES.index(member.role) if member.role in ROLES else 0
+        values = (*marks, lag, lag, lag, role, member.term, *in_units)
+    else:
+        values = (*(None for _ in VALUES[:-1]), lag, lag, lag, None, None, *in_units)
     return [at_s, *(NULL if one is None else one for one in values)]
 
 

@@ -20,6 +20,7 @@ from app.db.base import rfc3339
 from app.db.engine import open_engine, open_sessions, upgrade
 from app.health.group_view import GroupView, MemberView
 from node.views.reading import read
+from node.views.replication import WatermarkView
 from tests.databases import database_url
 from tests.unit.console_kit import run
 
@@ -124,6 +125,31 @@ def test_a_window_has_gaps_where_nobody_answered(tmp_path: Path, monkeypatch: py
         lags = found["replicas"]["n1"]["lag"]
         assert set(lags) == {100, None} and lags.count(None) == 1, "one break in the line, none invented"
         assert set(found["replicas"]["n2"]["lag"]) == {None}
+        await engine.dispose()
+
+    run(work())
+
+
+def test_how_far_behind_a_silent_member_is_comes_from_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a demo: the chart broke off at 92 while the page's own table said that n1 was 1,898 behind."""
+
+    async def work() -> None:
+        kept, engine = make(tmp_path, monkeypatch)
+        for second in range(60):
+            silent = second >= 20
+            lag = {"id": "n1", "lag_entries": 200 * (second - 20), "lag_bytes": 1000 * (second - 20), "lag_ms": 7}
+            one = member(end=1000, reach="stale" if silent else "ok")
+            one = one.model_copy(update={"watermark": read(WatermarkView, lag) if silent else None})
+            kept.record(view(NOW - timedelta(seconds=60 - second), [named(member("LEADER", end=1000), "n0"), one]))
+        n1 = (await kept.query("demo", ["n1"], NOW - timedelta(minutes=1), NOW, 600))["replicas"]["n1"]
+        assert n1["lag"] == [0] * 20 + [200 * one for one in range(40)] and n1["lag_bytes"][-1] == 39_000
+        assert n1["end"] == [1000] * 20 + [None] * 40, "what it does not say is not made up"
+        assert n1["role"] == ["FOLLOWER"] * 20 + [None] * 40
+        live = view(NOW, [named(member("LEADER", end=1000), "n0"), member()])
+        then = (await kept.view_at(live, NOW - timedelta(seconds=10))).members[1]
+        assert (then.reach, then.state, then.mark.lag_entries) == ("stale", None, 200 * 30)
         await engine.dispose()
 
     run(work())

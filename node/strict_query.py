@@ -2,7 +2,9 @@
 
 Parameters are declared as whole numbers, and what reads them is lenient: `1.0`, `1_0`, `+1` and " 1" would pass for
 one, and of a parameter that is there twice the last one counts, while a proxy, or whoever wrote the address, may mean
-the first. Both are refused with 422, as everything is that does not fit what a call declares.
+the first. And a name that a call does not know is overlooked: `dry_run` in the address of a POST that reads it from its
+body would have the change made, and `expected_index` there would have it made without the condition. All are refused
+with 422, as everything is that does not fit what a call declares; a read may carry names that nobody knows.
 
 Invariant: what is refused here changes nothing, for it is judged before the call begins.
 """
@@ -16,13 +18,19 @@ from fastapi import Depends, Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 
+API: Final = "/api/"  # pages' forms may come with whatever the page's own address said
+GROUP: Final = "group"  # which every call of a group takes; the guard looks at it
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+NOT_THERE: Final = "this call does not take it in the address; what it takes is in /api/v1/openapi.json"
+NO_BODY: Final = "a DELETE takes no body: what this call takes goes into the address"
 WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+", re.ASCII)
 
 
 class Declared(NamedTuple):
-    """What a call takes: `once` in its query string, and which are whole numbers, there and in its path."""
+    """What a call takes in its query string, `once` or at all, and which are whole numbers, there and in its path."""
 
     dependant: object
+    query: frozenset[str]
     once: tuple[str, ...]
     numbers: tuple[tuple[str, str], ...]  # "query" or "path", and the name
 
@@ -34,16 +42,18 @@ def declared_by(dependant: Any) -> Declared:
     known = _known.get(id(dependant))
     if known is not None and known.dependant is dependant:
         return known
-    once, numbers = [], []
+    query, once, numbers = [GROUP], [], []
     for one in get_flat_params(dependant):
         if not isinstance(one.field_info, params.Query | params.Path):
             continue
         place, annotation = one.field_info.in_.value, one.field_info.annotation
+        if place == "query":
+            query.append(one.alias)
         if place == "query" and not any(each in (list, tuple, set) for each in _types_of(annotation)):
             once.append(one.alias)
         if int in _types_of(annotation):
             numbers.append((place, one.alias))
-    found = _known[id(dependant)] = Declared(dependant, tuple(once), tuple(numbers))
+    found = _known[id(dependant)] = Declared(dependant, frozenset(query), tuple(once), tuple(numbers))
     return found
 
 
@@ -67,8 +77,16 @@ async def check_parameters(request: Request) -> None:
         value = asked.get(name) if place == "query" else request.path_params.get(name)
         if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value) is None:
             errors.append(_error(place, name, "Input should be a whole number: digits, and nothing else"))
+    if request.method not in SAFE_METHODS and request.scope["path"].startswith(API):
+        errors += [_error("query", name, NOT_THERE) for name in asked if name not in declared.query]
+        if request.method == "DELETE" and has_body(request):
+            errors.append({**_error("body", "", NO_BODY), "loc": ("body",)})
     if errors:
         raise RequestValidationError(errors)
+
+
+def has_body(request: Request) -> bool:
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
 
 
 def _error(place: str, name: str, text: str) -> dict[str, Any]:

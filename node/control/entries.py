@@ -30,6 +30,7 @@ from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, EntryError, unpack_record
 from node.store.errors import StoreCorrupt
 from node.store.reader import StoreReader
+from node.strict_query import GROUP, NOT_THERE
 from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
@@ -258,7 +259,14 @@ async def append(request: Request) -> Response:
 
 def expected_index_of(request: Request) -> int | None:
     """What the query names, checked. Raises Problem."""
-    asked = request.query_params.getlist("expected_index") if request.scope["query_string"] else []
+    asked: list[str] = []
+    if request.scope["query_string"]:
+        for name in request.query_params:
+            if name not in ("expected_index", GROUP):
+                fields = [{"field": f"query.{name}", "reason": NOT_THERE}]
+                text = f"query.{name}: {NOT_THERE}"
+                raise Problem(422, "Invalid request", text, fields=fields, outcome="not_appended")
+        asked = request.query_params.getlist("expected_index")
     if len(set(asked)) > 1:
         text = f"query.expected_index: {' and '.join(asked[:2])}; name it once."
         raise Problem(422, "Invalid request", text, outcome="not_appended")

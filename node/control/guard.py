@@ -206,9 +206,10 @@ class Guard:
 
     def check_group(self, scope: Scope, _: Headers) -> None:
         query = scope.get("query_string", b"")
-        asked = parse_qs(query.decode("latin-1")).get("group") if query else None
-        if asked and asked[0] != self.group:
-            detail = f"This node is in the group {self.group!r}, not {asked[0]!r}."
+        asked = parse_qs(query.decode("latin-1")).get("group", ()) if query else ()
+        other = next((one for one in asked if one != self.group), None)
+        if other is not None:
+            detail = f"This node is in the group {self.group!r}, not {other!r}."
             raise Problem(404, "Unknown group", detail, code=int(ResponseCode.UNKNOWN_GROUP))
 
 

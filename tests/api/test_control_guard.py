@@ -243,6 +243,48 @@ def test_an_expected_index_in_the_query_is_checked(tmp_path: Path, index: str) -
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "/api/v1/leadership-transfer?dry_run=true", {}, "query.dry_run"),
+        ("POST", "/api/v1/members?if_term=3", {"id": "n9", "address": "127.0.0.1:9"}, "query.if_term"),
+        ("DELETE", "/api/v1/members/n1?dryRun=true", None, "query.dryRun"),
+        ("DELETE", "/api/v1/members/n1", {"dry_run": True}, "body"),
+        ("PUT", "/api/v1/kv/a?expected_index=3", {"value": "x"}, "query.expected_index"),
+        ("DELETE", "/api/v1/kv/a", {"expected": "x"}, "body"),
+        ("POST", "/api/v1/entries?expectedIndex=3", {"entries": ["x"]}, "query.expectedIndex"),
+    ],
+)
+def test_a_condition_in_the_wrong_place_is_refused_and_not_overlooked(
+    tmp_path: Path, method: str, path: str, body: dict[str, Any] | None, field: str
+) -> None:
+    """Otherwise the change would be made without it."""
+
+    async def work() -> None:
+        async with client(tmp_path, **{"node.state_machine": "kv"}) as asking:
+            reported = await asking.request(method, path, json=body)
+            assert reported.status_code == 422 and reported.json()["fields"][0]["field"] == field
+
+    run(work())
+
+
+def test_a_read_may_carry_names_that_nobody_knows(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as asking:
+            assert (await asking.get("/api/v1?_=1790000000")).status_code == 200
+
+    run(work())
+
+
+def test_a_group_that_is_named_twice_has_to_be_this_one_both_times(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with client(tmp_path, **{"node.group": "this"}) as asking:
+            assert (await asking.get("/api/v1?group=this&group=this")).status_code == 200
+            assert (await asking.get("/api/v1?group=this&group=other")).status_code == 404
+
+    run(work())
+
+
 def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
     async def work() -> None:
         sent = 0

@@ -193,10 +193,10 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
     stands: bool | None
     if leader is not None:
         links = {one.peer_id: one for one in (leader.state and leader.state.links) or ()}
-        counted = {one.id for one in voters} - {leader.node_id}
-        others = [one for one in (marks and marks.peers) or () if one.id in counted]
-        heard = sum(1 for one in others if ack_is_fresh(one) or link_is_fresh(links.get(one.id)))
-        reported = any(one.last_ack_ms is not None for one in others)
+        acks = {one.id: one for one in (marks and marks.peers) or ()}
+        others = [one.id for one in voters if one.id != leader.node_id]
+        heard = sum(1 for one in others if ack_is_fresh(acks.get(one)) or link_is_fresh(links.get(one)))
+        reported = any(one in acks and acks[one].last_ack_ms is not None for one in others)
         reported = reported or any(one.last_heard_ms is not None for one in links.values())
         itself = any(one.id == leader.node_id for one in voters)  # one that removes itself leads on until that stands
         standing = itself + heard if reported or size == 1 else None
@@ -212,8 +212,8 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
     return QuorumView(size=size, needed=needed, answering=answering, standing=standing, stands=stands)
 
 
-def ack_is_fresh(watermark: WatermarkView) -> bool:
-    return watermark.last_ack_ms is not None and 0 <= watermark.last_ack_ms <= ACK_FRESH_MS
+def ack_is_fresh(watermark: WatermarkView | None) -> bool:
+    return watermark is not None and watermark.last_ack_ms is not None and 0 <= watermark.last_ack_ms <= ACK_FRESH_MS
 
 
 def link_is_fresh(link: LinkView | None) -> bool:

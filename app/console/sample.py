@@ -72,6 +72,13 @@ class NodeSample:
         self.missed_at = self.missed_at or datetime.now(UTC)
         self.problem, self.answers = why, answers
 
+    def drop_what_another_term_said(self) -> None:
+        """What it said as a leader says nothing once it leads no longer, or again in another term: until it has
+        answered anew, nothing of it is known."""
+        said = self.watermarks.term if self.watermarks is not None else None
+        if not self.leads or said not in (None, self.term):
+            self.watermarks = self.dispatchers = self.closures = None
+
     @property
     def reach(self) -> str:
         """ok | stale | never | down (the control plane answers, its engine does not run)."""

@@ -97,6 +97,7 @@ class Poller:
         sample.state, sample.ha = state, ha
         sample.misses, sample.missed_at, sample.problem, sample.answers = 0, None, None, None
         sample.last_seen, sample.last_seen_ns = utc_now(), time.monotonic_ns()
+        sample.drop_what_another_term_said()
         sample.rounds += 1
         if sample.ha is not None:
             return

@@ -153,3 +153,33 @@ def check_what_is_old(view: GroupView) -> None:
     assert view.quorum.answering == sum(1 for one in view.members if one.reach == "ok")
     leaders = [one for one in view.members if one.role == "LEADER"]
     assert view.leader is None or view.leader.term == max(one.term or 0 for one in leaders)
+
+
+def leader_sample(now: datetime) -> NodeSample:
+    """`n0` leads three members in term 7 and hears both; nothing but its state has been answered yet."""
+    links = [{"peer_id": one, "last_heard_ms": 20} for one in IDS if one != "n0"]
+    peers = [{"id": one, "address": f"{one}:1"} for one in IDS]
+    sample = NodeSample("n0", "n0:1", "http://n0", added_at=T0, last_seen=now)
+    state = {"engine": "ok", "self_id": "n0", "role": "LEADER", "term": 7, "links": links, "peers": peers}
+    sample.state = read(StateView, state)
+    return sample
+
+
+def test_a_leader_whose_watermarks_are_still_asked_for_has_its_quorum() -> None:
+    """Seen at a console's start: "The quorum is lost" for 53 ms, between a leader's state and its watermarks."""
+    followers = [NodeSample(one, f"{one}:1", f"http://{one}", added_at=T0) for one in IDS if one != "n0"]
+    view = group_view(ClusterInfo("c", "c", "g"), [leader_sample(T0), *followers], T0)
+    assert (view.leader_id, view.quorum.standing, view.quorum.stands) == ("n0", 3, True)
+
+
+def test_what_a_leader_said_in_another_term_is_dropped() -> None:
+    sample = leader_sample(T0)
+    for term, kept in ((7, True), (None, True), (6, False)):  # an older version's watermarks name no term
+        sample.watermarks = read(WatermarksView, {"term": term, "peers": []})
+        sample.closures = ClosuresView(pending=0, limit=10, oldest_age_ms=None)
+        sample.drop_what_another_term_said()
+        assert (sample.watermarks is not None) == (sample.closures is not None) == kept
+    sample.watermarks = read(WatermarksView, {"term": 7, "peers": []})
+    sample.state = read(StateView, {"engine": "ok", "self_id": "n0", "role": "FOLLOWER", "term": 7})
+    sample.drop_what_another_term_said()
+    assert sample.watermarks is None

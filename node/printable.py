@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from functools import lru_cache
 from typing import Any, Final, TextIO
 
 PICTURES: Final = {code: 0x2400 + code for code in range(0x20)} | {0x7F: 0x2421}  # U+2400 block
@@ -19,7 +20,7 @@ def escaped(text: str) -> str:
     """Everything that cannot be printed as a backslash escape: one line, whatever the text holds."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else _escape(one) for one in text)
+    return text.translate(_ESCAPES)
 
 
 def escaped_bytes(raw: bytes) -> bytes:
@@ -69,11 +70,21 @@ def _lead_nowhere(to: TextIO) -> None:
         to.flush()
 
 
-def _escape(one: str) -> str:
-    return one.encode("unicode_escape").decode()
+@lru_cache(4096)
+def _escape(code: int) -> str:
+    one = chr(code)
+    return one if one.isprintable() else one.encode("unicode_escape").decode()
 
 
-_escape("\n")  # loads the codec now: later there may be no descriptor for its file, and a log says just that
+class _Escapes:
+    """For str.translate: what stands for a character."""
+
+    def __getitem__(self, code: int) -> str:
+        return _escape(code)
+
+
+_ESCAPES: Final = _Escapes()
+_escape(ord("\n"))  # loads the codec now: later there may be no descriptor for its file, and a log says just that
 
 
 def _json_escape(one: str) -> str:

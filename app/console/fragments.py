@@ -16,6 +16,7 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from app.console import format as fmt
+from app.console.beginnings import Beginning
 from app.console.closures_view import closures_view
 from app.console.console import Console
 from app.console.dispatcher_diagram import HEIGHT, WIDTH, diagrams
@@ -55,6 +56,7 @@ def add_filters(env: Environment) -> None:
         "capital": capital,
         "codes": codes,
         "pictured": pictured,
+        "beginning": Beginning.of,
         "words": lambda text: str(text).replace("_", " "),
     }
     env.globals |= {"age": fmt.age, "span": fmt.span, "severity_words": SEVERITY_WORDS}

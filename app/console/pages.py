@@ -353,7 +353,7 @@ async def log(
         "from_index": start,
         "begin": begin,
         "before": max(begin, start - LOG_PAGE) if start > begin else None,
-        "after": items[-1]["index"] + 1 if len(items) == LOG_PAGE else None,
+        "after": answer.get("next"),
     }
     return page(request, "log", context)
 

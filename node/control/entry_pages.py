@@ -1,8 +1,9 @@
 """Entries as an answer shows them: one by one, and as many as one answer has room for.
 
-Invariants: an answer has at most ANSWER_BODY_BYTES_MAX of records and, shown as JSON, VALUES_MAX values in their bodies
-(a value takes some 60 bytes and 1 us where its text takes 2 bytes), or one entry; a body that cannot be shown as asked
-is shown in another form, and says why.
+Invariants: an answer has at most ANSWER_BODY_BYTES_MAX of entries as they are shown (as text a control character takes
+six bytes, in hex each byte two) and, as JSON, VALUES_MAX values in their bodies (a value takes some 60 bytes and 1 us
+where its text takes 2 bytes), or one entry, of twice its bytes at most where these are many; a body that cannot be
+shown as asked is shown in another form, and says why.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ As = Annotated[Literal["text", "json", "hex", "base64"], Query(alias="as")]
 ANSWER_BODY_BYTES_MAX: Final = 8 << 20
 VALUES_MAX: Final = 50_000
 JSON_DEPTH_MAX: Final = 64
+CONTROLS: Final = bytes(range(0x20))
+SHORT: Final = b'"\\\b\f\n\r\t'  # what a backslash and a letter stand for
 
 
 class EntryPage:
@@ -32,13 +35,31 @@ class EntryPage:
 
     def add(self, entry: Entry) -> bool:
         """False: there is no room left for it."""
-        self._left_bytes -= entry.size
         if self._as == "json":
             self._left_values -= values_in(entry.body)
+        self._left_bytes -= entry.size
         if self.items and min(self._left_bytes, self._left_values) < 0:
             return False
-        self.items.append(entry_json(entry, self._as))
+        item = entry_json(entry, self._as)
+        self._left_bytes -= shown_bytes(item) - len(entry.body)
+        if self.items and self._left_bytes < 0:
+            return False
+        self.items.append(item)
         return True
+
+
+def shown_bytes(item: Json) -> int:
+    """Of a body as an answer carries it; a value of JSON is about as long as its text."""
+    if item["as"] == "text":
+        return text_bytes(item["body"].encode())
+    return len(item["body"]) if item["as"] != "json" else item["body_bytes"]
+
+
+def text_bytes(body: bytes) -> int:
+    """As a string of JSON in UTF-8, without its quotation marks."""
+    escaped = len(body) - len(body.translate(None, CONTROLS + SHORT))
+    short = len(body) - len(body.translate(None, SHORT))
+    return len(body) + short + 5 * (escaped - short)
 
 
 def values_in(body: bytes) -> int:
@@ -64,14 +85,18 @@ def entry_json(entry: Entry, as_: str) -> Json:
         return {**known, "as": "hex", "body": entry.body.hex()}
     if as_ == "base64":
         return {**known, "as": "base64", "body": base64.b64encode(entry.body).decode()}
+    note = f"the body is not {as_}"
     try:
         text = entry.body.decode()
+        if text_bytes(entry.body) > ANSWER_BODY_BYTES_MAX:
+            note = f"its control characters would take more than {ANSWER_BODY_BYTES_MAX} bytes as text"
+            raise ValueError(note)
         if as_ == "json" and values_in(entry.body) > VALUES_MAX:
             return {**known, "as": "text", "body": text, "note": f"the body may have more than {VALUES_MAX} values"}
         return {**known, "as": as_, "body": json_value(text) if as_ == "json" and text else text}
     except (UnicodeDecodeError, ValueError, RecursionError):
         body = base64.b64encode(entry.body).decode()
-        return {**known, "as": "base64", "body": body, "note": f"the body is not {as_}"}
+        return {**known, "as": "base64", "body": body, "note": note}
 
 
 def json_value(text: str) -> Any:

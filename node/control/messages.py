@@ -9,6 +9,7 @@ Invariant: nothing is changed; what is listed is bounded, and so are the bodies 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from fastapi import APIRouter, Query
 from node.config_models import RetentionTable
 from node.control.broker_link import BrokerLink, Json
 from node.control.common import INT64_MAX, Limit, Parts, PartsDep
+from node.control.entry_pages import text_bytes
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.message_client.consumer import records_of
@@ -35,6 +37,7 @@ from node.views.message_answers import Broker, ConsumerGroups, Messages, OneCons
 router = APIRouter(prefix="/api/v1", tags=["messages"])
 STATE_WITHIN_S: Final = 2.0  # whoever asks for it waits 5
 OPENED_BYTES_MAX: Final = 4 << 20  # of all bodies of one answer that are compressed
+ESCAPES_BYTES_MAX: Final = 4 << 20  # what the control characters of all bodies of one answer take beside themselves
 KEY_CHARS_MAX: Final = 4096
 Name = Annotated[str, Query(min_length=1, max_length=NAME_CHARS_MAX)]
 NameCursor = Annotated[str | None, Query(max_length=NAME_CHARS_MAX)]
@@ -243,11 +246,25 @@ def described(data: Path, records: BytesLike) -> Sequence[Json]:
     """Blocking: where each lies is read from the files."""
     found: list[Json] = []
     store: MessageStore | None = None
-    opened = Opener()
+    opened, escapes_left = Opener(), ESCAPES_BYTES_MAX
     for record in records_of(records):
         try:
             store = MessageStore(data) if store is None else store
             found.append(message_json(store, store.log.message_at(record.physical_offset), opened))
         except (MessageStoreError, MessageFormatError, OSError):  # it expired between the two
             found.append(record_json(record, opened) | {"where": None})
+        escapes_left -= bounded(found[-1]["body"], escapes_left)
     return found
+
+
+def bounded(body: Json, left: int) -> int:
+    """How many bytes an answer needs for this text beside its own; where fewer are left, it is base64 from now on."""
+    if "text" not in body:
+        return 0
+    text = body["text"].encode()
+    escapes = text_bytes(text) - len(text)
+    if escapes <= left:
+        return escapes
+    del body["text"]
+    body |= {"base64": base64.b64encode(text).decode(), "why": "its control characters take too much room as text"}
+    return 0

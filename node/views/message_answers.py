@@ -288,7 +288,8 @@ class OffsetsReset(BaseModel):
 
 # --- messages -------------------------------------------------------------------------------------------------------
 class Body(BaseModel):
-    """As it was sent: `text`, or `base64` where it is no UTF-8. Where it cannot be opened (`why`), as it lies."""
+    """As it was sent: `text`, or `base64` where it is no UTF-8 or its control characters take too much room as text
+    (`why`). Where it cannot be opened (`why` and not `opened`), as it lies."""
 
     stored_bytes: int
     compression: str

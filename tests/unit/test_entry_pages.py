@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from node.control.entry_pages import ANSWER_BODY_BYTES_MAX, VALUES_MAX, EntryPage, entry_json, values_in
+from node.control.entry_pages import ANSWER_BODY_BYTES_MAX, VALUES_MAX, EntryPage, entry_json, shown_bytes, values_in
 from node.protocol.entry import Entry
 
 SEED: Final = int(os.environ.get("ATTACK_SEED", 12))
@@ -65,7 +65,9 @@ def test_no_value_is_counted_less_than_once(body: bytes) -> None:
 def test_an_answer_has_bounded_bytes_and_at_least_one_entry(as_: str) -> None:
     page = EntryPage(as_)
     assert page.add(entry(bytes(ANSWER_BODY_BYTES_MAX + 1))) and not page.add(entry(b"x", 1))
+    body = b'"' + b"1" * (1 << 16) + b'"'
+    shown = entry(body).size - len(body) + shown_bytes(entry_json(entry(body), as_))
     page, count = EntryPage(as_), 0
-    while page.add(entry(bytes(1 << 20), count)):
+    while page.add(entry(body, count)):
         count += 1
-    assert count == ANSWER_BODY_BYTES_MAX // entry(bytes(1 << 20)).size
+    assert count == ANSWER_BODY_BYTES_MAX // shown

@@ -1,0 +1,111 @@
+"""Bodies that take far more as they are shown than their bytes say: control characters, what cannot be printed, quotes.
+
+Whoever may append or send chooses them. What a control plane answers stays within what the console and commands read
+of an answer, and gives every body; what a page draws of one is bounded, for it is drawn on the console's loop. Which
+bodies comes from a seed that is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from jinja2 import Environment
+
+from app.console import fragments
+from app.console.beginnings import BEGINNING_CHARS_MAX, Beginning
+from app.console.nodes import ANSWER_BYTES_MAX, Nodes
+from app.console.settings import ConsoleSettings
+from node.config import load
+from node.control.messages import described
+from node.message_store.record import encode_record
+from node.protocol.entry import BODY_BYTES_MAX
+from node.server import open_store
+from tests.attack.test_web_floods import SEED, answers, process, until
+from tests.ports import free_ports
+from tests.unit.message_kit import record
+from tests.unit.store_fixtures import sync
+
+TEMPLATES: Final = Path(__file__).parents[2] / "templates"
+PIECES: Final = (b"\x01", b"\x1b[2J", b'"', b"\\\\", b"\n", b"<", b"x", "\u200b".encode(), "\ue000".encode(), b"\xff")
+
+
+def bodies(name: str, count: int) -> list[bytes]:
+    """The longest there may be of one kind of piece, shorter ones of a few, and small ones."""
+    chosen = random.Random(f"{SEED} {name}")
+    print(f"ATTACK_SEED={SEED} ({name})")
+    made = [b"\x01" * BODY_BYTES_MAX]
+    while len(made) < count:
+        pieces = chosen.sample(PIECES, chosen.choice([1, 1, 2, 3]))
+        size = chosen.choice([BODY_BYTES_MAX, 1 << 20, chosen.randrange(1 << 20), 100])
+        made.append((b"".join(pieces) * size)[:size])
+    return made
+
+
+def body_of(item: dict[str, Any]) -> bytes:
+    if item.get("as") == "hex":
+        return bytes.fromhex(item["body"])
+    shown = item["base64"] if "base64" in item else item.get("text", item.get("body"))
+    return base64.b64decode(shown) if item.get("as") == "base64" or "base64" in item else shown.encode()
+
+
+@pytest.mark.process
+def test_every_entry_comes_in_answers_that_a_console_reads(tmp_path: Path) -> None:
+    """One of 4 MiB of control characters took 24 MiB: it, and whatever stood on its page, was shown nowhere."""
+    wanted = bodies("entries", 12)
+    member, port = free_ports(2)
+    peers = f"n0-127.0.0.1:{member}"
+    set_to = {"node.id": "n0", "node.init": True, "peers": peers, "node.data": str(tmp_path)}
+    store = open_store(load(set_to, environ={}))
+    for body in wanted:
+        store.append_as_leader([body], 1)
+    sync(store)
+    store.close()
+
+    async def read(as_: str, limit: int) -> list[bytes]:
+        nodes, found, following = Nodes(ConsoleSettings()), [], "0"
+        try:
+            while following is not None:
+                page = await nodes.get(url, "entries", view="raw", limit=limit, **{"as": as_, "from": following})
+                found += [body_of(one) for one in page["items"]]
+                following = page["next"]
+        finally:
+            await nodes.close()
+        return found
+
+    flags = ["--id", "n0", "--group", "default", "--peers", peers, "--data", str(tmp_path)]
+    with process("node.control", *flags, "--control", f"127.0.0.1:{port}"):
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: answers(f"{url}/healthz"))
+        for as_ in ("text", "hex", "base64"):
+            assert asyncio.run(read(as_, 50)) == wanted
+
+
+def test_messages_come_in_an_answer_that_a_console_reads(tmp_path: Path) -> None:
+    """As many as a broker gives at a time: 4 MiB of records, and one more."""
+    for number, body in enumerate(bodies("messages", 8)):
+        sent = [body] + [b"\x02" * (1 << 16)] * 63
+        items = described(tmp_path, b"".join(encode_record(record(one)) for one in sent))
+        assert [body_of(one["body"]) for one in items] == sent
+        assert len(json.dumps(items, ensure_ascii=False).encode()) < ANSWER_BYTES_MAX, number
+
+
+def test_a_page_draws_the_beginning_of_a_body_and_says_how_long_it_is() -> None:
+    """The log page drew all 50 twice, and a character that cannot be printed took 2 us each time."""
+    fragments.add_filters(env := Environment(autoescape=True))
+    page = env.from_string((TEMPLATES / "_entries.html").read_text())
+    for body in bodies("pages", 12):
+        text = body.decode(errors="replace")
+        entry = {"index": 7, "term": 1, "magic": "NORMAL", "body_bytes": len(body), "body": text, "as": "text"}
+        drawn = page.render(rows=[entry], link=True, cluster={"id": "c"}, which="committed", as_="text", node="n0")
+        # The longest escape has ten characters; an entity has five.
+        assert len(drawn) < 12 * BEGINNING_CHARS_MAX
+        shown = Beginning.of(text)
+        assert shown.characters == len(text) and shown.is_all is (len(text) <= BEGINNING_CHARS_MAX)
+        assert shown.is_all or f"{len(text):,} characters" in drawn
+        assert shown.is_all or "entries?from=7&amp;limit=1" in drawn

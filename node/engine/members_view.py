@@ -57,13 +57,18 @@ def members_view(
         pending=None if committed else _pending(status, marks, leads=leads),
         removed=tuple(named.removed),
         ended=named.ended,
-        unknown=_unheard(items) if leads else tuple(UnknownView(field=one, reason=NOT_HERE) for one in of_leader),
+        unknown=_unheard(items)
+        if leads
+        else tuple(UnknownView(field=one, reason=NOT_HERE, since=None) for one in of_leader),
     )
 
 
 def _unheard(items: Sequence[MemberView]) -> tuple[UnknownView, ...]:
     silent = [one.id for one in items if one.lag_entries is None]
-    return tuple(UnknownView(field=f"items.{one}.lag_entries", reason=f"{one} has not answered yet") for one in silent)
+    return tuple(
+        UnknownView(field=f"items.{one}.lag_entries", reason=f"{one} has not answered yet", since=None)
+        for one in silent
+    )
 
 
 def _lag_bytes(status: ReplicaStatus, mark: WatermarkStatus | None, size_bytes: int | None) -> int | None:

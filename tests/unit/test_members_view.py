@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from app.commands.members import preflight as said_to_people
 from node.consensus.api import MS
 from node.consensus.member_changes import MemberChange
 from node.consensus.status import ReplicaStatus
 from node.engine.member_requests import preflight
 from node.engine.members_view import members_view
+from node.views.members import MembersView
 from tests.unit.members_kit import ADD, ADDRESS, REMOVE, Group, address_of
 
 RATE = 1000
@@ -15,6 +19,12 @@ RATE = 1000
 
 def status_of(group: Group, node_id: str) -> ReplicaStatus:
     return group.replica(node_id).status(group.now)
+
+
+def unknowns(view: MembersView) -> list[dict[str, Any]]:
+    """As a client gets them."""
+    found: list[dict[str, Any]] = json.loads(view.to_bytes())["unknown"]
+    return found
 
 
 def test_a_pending_change_names_the_voters_that_it_waits_for() -> None:
@@ -31,6 +41,7 @@ def test_a_pending_change_names_the_voters_that_it_waits_for() -> None:
     assert [one.id for one in view.items or () if one.promoting] == ["n3"]
     other = members_view(status_of(group, "n1"), "boot")
     assert other.pending is None and {one.field for one in other.unknown or ()} >= {"lag_entries", "caught_up"}
+    assert all(set(one) == {"field", "reason", "since"} for one in unknowns(other))
 
 
 def test_what_a_learner_lacks_and_how_long_that_takes_at_most() -> None:
@@ -50,6 +61,7 @@ def test_what_a_learner_lacks_and_how_long_that_takes_at_most() -> None:
     assert (new.kind, new.connected, new.lag_entries, new.caught_up) == ("learner", False, None, None)
     assert new.lag_bytes == entries * 100 and new.catch_up_s_at_most == round(entries * 100 / RATE, 1)
     assert [one.field for one in view.unknown or ()] == ["items.n3.lag_entries"]
+    assert [set(one) for one in unknowns(view)] == [{"field", "reason", "since"}]
     assert (items["n1"].lag_entries, items["n1"].caught_up, items["n1"].catch_up_s_at_most) == (0, True, 0)
     group.heal()
     group.dial()

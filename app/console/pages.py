@@ -27,6 +27,7 @@ from app.console.address_pages import token_of
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.fragments import LIVE, install
+from app.console.message_bodies import with_messages
 from app.console.pair_view import context_of
 from app.console.waterline import UNITS
 from app.db.base import rfc3339, utc_now
@@ -313,7 +314,7 @@ async def truncation_entries(
     view = console.group_view(cluster_id)
     found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
     listed = await console.truncation_entries(cluster_id, node_id, seq, **{"as": as_})
-    context = {"cut": found, "seq": seq, "entries": listed.get("items") or [], "as_": as_}
+    context = {"cut": found, "seq": seq, "entries": shown(listed, as_), "as_": as_}
     return page(request, "truncation", {"view": view, "cluster": view.cluster, **context})
 
 
@@ -341,7 +342,7 @@ async def log(
     except ConsoleError as problem:
         error, begin = problem.detail, problem.extra.get("begin_index")
     begin = begin if isinstance(begin, int) else 0
-    items = answer.get("items") or []
+    items = shown(answer, as_)
     context = {
         "view": group_view,
         "cluster": group_view.cluster,
@@ -356,6 +357,12 @@ async def log(
         "after": answer.get("next"),
     }
     return page(request, "log", context)
+
+
+def shown(answer: Json, as_: str) -> list[Json]:
+    """The entries of an answer; as text, those that hold messages as these."""
+    items: list[Json] = answer.get("items") or []
+    return with_messages(items) if as_ == "text" else items
 
 
 def newest_page(view: GroupView, node_id: str | None) -> int:

@@ -70,6 +70,7 @@ class FakeNode:
     events: list[Json] = field(default_factory=list)
     truncations: list[Json] = field(default_factory=list)
     bodies: dict[int, str] = field(default_factory=dict)
+    listed: list[Json] = field(default_factory=lambda: [entry(1, "one")])
     # Resource -> what it answers instead, as nodes of strangers might: any JSON (also NaN), or bytes that are none.
     odd: dict[str, Any] = field(default_factory=dict)
 
@@ -203,7 +204,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
                 return 410, {"title": "Trimmed", "detail": text, "code": 419, "begin_index": node.begin}
             return 200, {
                 "as_of": rfc3339(utc_now()), "engine": "ok", "view": "committed", "consistency": "stale",
-                "begin_index": node.begin, "committed_index": 1000, "last_index": 1000, "items": [entry(1, "one")],
+                "begin_index": node.begin, "committed_index": 1000, "last_index": 1000, "items": node.listed,
                 "next": None,
             }  # fmt: skip
         if what == "truncations":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -13,12 +14,17 @@ from typing import Any
 import pytest
 
 from app.console import live
+from app.console.message_bodies import with_messages
 from app.console.messages_view import MemberBroker, master_of, on_our_clock, sentence_of, timeline_of
 from app.console.sample import Clock
+from node.message_store.properties import join_properties
+from node.message_store.record import encode_record
 from node.views.message_answers import Broker
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.engine_kit import until
 from tests.unit.fake_brokers import BrokerGroup, example
+from tests.unit.fake_control import entry
+from tests.unit.message_kit import record
 
 PAGE = "/clusters/demo/messages"
 pytestmark = pytest.mark.usefixtures("samples_stay_new")
@@ -159,6 +165,38 @@ def test_a_topic_a_group_and_messages_are_drawn(tmp_path: Path) -> None:
         assert any(one["action"] == "read messages" for one in trail)
 
     over(tmp_path, work)
+
+
+def encoded(data: bytes) -> dict[str, Any]:
+    return entry(1, base64.b64encode(data).decode()) | {"as": "base64"}
+
+
+def test_the_log_shows_records_as_the_messages_they_are(tmp_path: Path) -> None:
+    """They are binary: the page was a column of base64."""
+    sent = record(
+        b'{"<b>": 1}', topic="flights-\x1b", properties_data=join_properties([("KEYS", "N1 N2"), ("TAGS", "UA")])
+    )
+
+    async def work(kit: Kit) -> None:
+        kit.group.nodes["n0"].listed = [encoded(encode_record(sent))]
+        person = await kit.person(role="operator")
+        text = unescape((await person.get("/clusters/demo/log")).text)
+        assert f"flights-␛, queue {sent.queue_id}, offset {sent.queue_offset:,}; keys N1, N2; tag UA" in text
+        assert '{"<b>": 1}' in text and base64.b64encode(sent.body).decode() not in text
+        assert "␛" not in (await person.get("/clusters/demo/log?as=hex")).text
+
+    over(tmp_path, work)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", encode_record(record())[:-1], encode_record(record()) + b"\0"])
+def test_what_is_no_whole_record_stays_as_it_came(data: bytes) -> None:
+    assert with_messages([encoded(data)]) == [encoded(data)]
+    assert with_messages([encoded(data) | {"as": "text"}]) == [encoded(data) | {"as": "text"}]
+
+
+def test_a_message_that_is_no_text_stays_base64() -> None:
+    (shown,) = with_messages([encoded(encode_record(record(b"\xff\xfe")))])
+    assert shown["message"] and shown["body"] == encoded(encode_record(record(b"\xff\xfe")))["body"]
 
 
 def test_only_who_may_reads_bodies_and_changes_anything(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ are sound. A committed entry that cannot be read or dispatched stops this until 
 
 Invariants: what is dispatched is committed; `dispatched_index` never goes back; the derived files are synced now and
 then, and when it ends cleanly; a write of theirs that fails ends the process, which takes them up again where they are
-sound.
+sound; one that only lacks space is tried again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from node.broker.state_replay import replayed
 from node.client.errors import LedgerError, Trimmed, Unreachable
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, read_mark
-from node.message_store.errors import MessageFormatError, MessageStoreError, NoSpaceToSave
+from node.message_store.errors import MessageFormatError, MessageStoreError, NoSpaceToSave, NoSpaceToWrite
 from node.message_store.message_store import log_begin
 from node.message_store.metadata_state import Applied, MetadataState, OwnEntry
 from node.message_store.old_part import border, dispatch_old_log, old_begin
@@ -175,7 +175,7 @@ class DispatchedLog:
                 await self._step()
                 wait_s = AGAIN_S_MIN
                 self._go_on()
-            except (LedgerError, MessageFormatError, MessageStoreError) as error:
+            except (LedgerError, MessageFormatError, MessageStoreError, NoSpaceToWrite) as error:
                 if isinstance(error, Trimmed) and error.begin_index > self.dispatched_index + 1:
                     await self._begin_anew(error)
                     await self._open()

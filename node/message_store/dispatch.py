@@ -9,7 +9,8 @@ by whoever reads the log: online by the broker, offline by a rebuild or a hand-o
     dispatcher.save()                     # now and then: on disk, and marked
     dispatcher.close()                    # saved, and marked as clean
 
-Invariants: `dispatch` does all or raises; after an OSError only a new dispatcher goes on. What `save` vouches for is on
+Invariants: `dispatch` does all or raises; after an OSError only a new dispatcher goes on, unless it is NoSpaceToWrite,
+which leaves all as it was. What `save` vouches for is on
 disk before its mark is; a start takes what the mark vouches for, zeroes what lies behind it, and gives the point from
 which the same batches make the same bytes. Memory: a small multiple of one batch, the slots of the newest index file,
 and a few numbers per queue.
@@ -25,7 +26,7 @@ from node.message_store.dispatch_batch import Batch, columns_of
 from node.message_store.dispatch_index import IndexMark, IndexWriter
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, Mark, read_mark, write_mark
 from node.message_store.dispatch_queues import QueueName, QueueWriter
-from node.message_store.errors import MessageStoreError, save_error
+from node.message_store.errors import MessageStoreError, NoSpaceToWrite, is_no_space, save_error
 from node.message_store.message_store import CONSUME_QUEUE, INDEX
 from node.message_store.read_files import OS, Files
 from node.message_store.store_files import StoreCheckpoint, encode_checkpoint
@@ -111,7 +112,7 @@ class Dispatcher:
         """The messages between `point` and `upto`; the next offset of each queue that got some.
 
         Raises MessageFormatError and MessageStoreError where a message is not sound or no queue can take it: nothing
-        was written then. OSError: this dispatcher is at its end.
+        was written then. NoSpaceToWrite: it may be tried again. Another OSError: this dispatcher is at its end.
         """
         if self._is_broken:
             raise MessageStoreError("an earlier write failed: open the dispatcher anew")
@@ -122,12 +123,19 @@ class Dispatcher:
             self._queues.check_name(queue)
         self._mark_as_open()
         self._is_broken = True
+        indexed = self._index.written
         try:
             touched = self._queues.append(columns.queues, columns.queued, dense_from=self._dense_from)
+            self._index.append(columns.keyed)
         except MessageStoreError:
             self._is_broken = False
             raise
-        self._index.append(columns.keyed)
+        except OSError as error:
+            if not is_no_space(error) or self._index.is_torn or self._index.written > indexed:
+                raise
+            self._queues.take_back()
+            self._is_broken = False
+            raise NoSpaceToWrite(error.errno, error.strerror, str(self._root)) from error
         self._is_broken = False
         self._point = upto
         self._last_time_ms = columns.last_time_ms or self._last_time_ms

@@ -64,6 +64,7 @@ class IndexWriter:
         self._slots: npt.NDArray[Any] | None = None
         self._unsynced: set[Path] = set()
         self._is_name_new = False
+        self.is_torn = False  # slots lead to entries that are not counted: only a start mends it
         self.written = 0
 
     @property
@@ -121,8 +122,12 @@ class IndexWriter:
         if name <= before.name:
             name = f"{int(before.name) + 1:017d}"
         self._disk.create(self._folder / name, self._file_bytes)
+        try:
+            self._slots = self._disk.int32_table(self._folder / name, HEAD_BYTES, self._slot_count)
+        except OSError:
+            self._disk.remove(self._folder / name)  # there is no room for it: it is made again
+            raise
         self._is_name_new = True
-        self._slots = self._disk.int32_table(self._folder / name, HEAD_BYTES, self._slot_count)
         end_ms, end = before.head.end_timestamp_ms, before.head.end_offset
         self._mark = IndexMark(name, IndexHead(end_ms, end_ms, end, end, 0, 1), end_ms if before.name else 0)
 
@@ -192,7 +197,9 @@ class IndexWriter:
 
     def _count(self, head: IndexHead, more: int) -> None:
         """They are in it from now on."""
+        self.is_torn = True
         self._disk.write(self._folder / self._mark.name, 0, encode_head(head))
+        self.is_torn = False
         full_until_ms = head.end_timestamp_ms if head.index_count >= self._capacity else self._mark.full_until_ms
         self._mark = IndexMark(self._mark.name, head, full_until_ms)
         self.written += more

@@ -51,6 +51,7 @@ class QueueWriter:
         self._tails: dict[QueueName, _Tail] = {}
         self._unsynced: set[Path] = set()
         self._new_names: set[Path] = set()
+        self._before: dict[QueueName, tuple[int, Path | None, int] | None] = {}  # the last `append`
         self.repeats = 0
 
     @property
@@ -117,11 +118,26 @@ class QueueWriter:
         planned = [
             (queues[number], self._in_order(queues[number], part, dense_from)) for number, part in _by_queue(rows)
         ]
+        self._before = {queue: self._place_of(queue) for queue, _part in planned}
         touched: dict[QueueName, int] = {}
         for queue, part in planned:
             if len(part):
                 touched[queue] = self._write(queue, part)
         return touched
+
+    def _place_of(self, queue: QueueName) -> tuple[int, Path | None, int] | None:
+        tail = self._tails.get(queue)
+        return None if tail is None else (tail.next_offset, tail.path, tail.first_unit)
+
+    def take_back(self) -> None:
+        """The last `append` counts for nothing: what it wrote stands behind the ends, and the next one writes there."""
+        for queue, before in self._before.items():
+            if before is None:
+                self._tails.pop(queue, None)
+            else:
+                tail = self._tails[queue]
+                tail.next_offset, tail.path, tail.first_unit = before
+        self._before = {}
 
     def check_name(self, queue: QueueName) -> None:
         """Raises MessageStoreError for a topic that can be no directory."""

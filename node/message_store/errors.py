@@ -24,6 +24,15 @@ class NoSpaceToSave(OSError):
     """What says how far files are sound could not be written for lack of space: what it said before is still true."""
 
 
+class NoSpaceToWrite(OSError):
+    """Queues or index have no room for what is dispatched: all is as it was before, and it may be tried again."""
+
+
+def is_no_space(error: OSError) -> bool:
+    """Whether the disk, or a quota, has no room: that passes when there is some again."""
+    return error.errno in _NO_SPACE
+
+
 def save_error(error: OSError) -> OSError:
     """What a save whose files are all on disk already raises."""
-    return NoSpaceToSave(error.errno, error.strerror, error.filename) if error.errno in _NO_SPACE else error
+    return NoSpaceToSave(error.errno, error.strerror, error.filename) if is_no_space(error) else error

@@ -16,12 +16,15 @@ from node.broker.derived_files import finish_save
 from node.broker.host import MACHINE
 from node.message_store.dispatch_mark import MARK, read_mark
 from node.message_store.errors import NoSpaceToSave
+from node.message_store.properties import join_properties
 from node.message_store.put_result import PutStatus
 from node.message_store.state_file import SavedState
 from node.message_store.write_files import OsDisk
 from tests.ports import free_ports
 from tests.unit.broker_kit import SIZES, broker_of, engine_of, message, settings_of
 from tests.unit.engine_kit import until
+
+KEYED = join_properties([("KEYS", "K")])
 
 
 @pytest.fixture
@@ -69,6 +72,41 @@ def test_a_save_that_finds_no_space_is_put_off_and_the_broker_serves_on(
             await until(lambda: not broker.log._unsaved_by)
         async with engine_of(settings), broker_of(settings) as broker:
             assert await put(broker, b"after") == 3
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("folder", ["consumequeue", "index"])
+def test_what_finds_no_space_for_queues_and_index_waits_and_the_broker_reads_on(
+    folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It ended, again and again: no consumer was served, and a group whose leader's disk was full took no message."""
+    settings, write, is_full = settings_of(tmp_path, free_ports(1)), OsDisk.write, False
+
+    def full(disk: OsDisk, path: Path, offset: int, data: bytes) -> None:
+        if is_full and folder in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(disk, path, offset, data)
+
+    monkeypatch.setattr(OsDisk, "write", full)
+
+    async def story() -> None:
+        nonlocal is_full
+        async with engine_of(settings), broker_of(settings) as broker:
+            assert (await broker.lane.put(message(b"before", properties_data=KEYED))).status is PutStatus.PUT_OK
+            is_full = True
+            waiting = asyncio.ensure_future(broker.lane.put(message(b"full", properties_data=KEYED)))
+            await until(lambda: bool(broker.log.stopped_by))
+            assert "No space left" in broker.log.stopped_by and str(settings.node.data) in broker.log.stopped_by
+            assert broker.state()["dispatch"]["stopped_by"] == broker.log.stopped_by
+            assert broker.reads.max_offset("TopicTest", 0) == 1 and not waiting.done()
+            is_full = False
+            result = await waiting
+            assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 1)
+            await until(lambda: not broker.log.stopped_by)
+            assert broker.reads.max_offset("TopicTest", 0) == 2
+        async with engine_of(settings), broker_of(settings) as broker:
+            assert (await broker.lane.put(message(b"after"))).queue_offset == 2
 
     asyncio.run(story())
 

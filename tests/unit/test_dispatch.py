@@ -6,8 +6,10 @@ import errno
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,12 +25,13 @@ from node.message_store.dispatch_batch import (
     columns_one_by_one,
 )
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint, mark_path
-from node.message_store.errors import MessageFormatError, MessageStoreError
+from node.message_store.errors import MessageFormatError, MessageStoreError, NoSpaceToWrite
 from node.message_store.message_store import MessageStore
 from node.message_store.properties import join_properties
 from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.record import MessageRecord, encode_record, magic_for
 from node.message_store.write_files import OsDisk
+from node.protocol.entry import BytesLike
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE, filled
 from tests.unit.message_kit import CALM, record, records
 
@@ -277,6 +280,62 @@ def test_a_file_whose_making_was_cut_off_is_made_again(marked: int, tmp_path: Pa
     dispatcher.close()
     lengths = {one.stat().st_size for one in folder.iterdir()}
     assert lengths == {SIZES.queue_file_bytes}
+
+
+class FullNowAndThen(OsDisk):
+    """No room for each n-th write, of which a part may be there, for a new file's content, or for an index's slots."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self._every, self._count = every, 0
+
+    def _look(self) -> None:
+        self._count += 1
+        if self._count % self._every == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def create(self, path: Path, size_bytes: int) -> None:
+        self._look()
+        super().create(path, size_bytes)
+
+    def write(self, path: Path, offset: int, data: BytesLike) -> None:
+        try:
+            self._look()
+        except OSError:
+            super().write(path, offset, bytes(data)[: len(data) // 2])
+            raise
+        super().write(path, offset, data)
+
+    def int32_table(self, path: Path, offset: int, count: int) -> npt.NDArray[Any]:
+        self._look()
+        return super().int32_table(path, offset, count)
+
+
+@pytest.mark.parametrize("every", [3, 5, 8])
+@pytest.mark.parametrize("step", [1, 7, 50])
+def test_where_the_disk_is_full_now_and_then_the_same_bytes_come_out(
+    vectors: Path, step: int, every: int, tmp_path: Path
+) -> None:
+    """What found no room is dispatched again, also in other pieces; what cannot be takes a new dispatcher."""
+    there, tried_again = vectors / "rocketmq" / "store/data", 0
+    log = MessageStore(there).log
+    found, disk = placed_in(log), FullNowAndThen(every)
+    dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(log.min_offset), disk=disk)
+    while left := [one for one in found if one.offset >= dispatcher.point.position]:
+        part = left[: step + tried_again % 3]
+        try:
+            dispatcher.dispatch(batch_of(part), LogPoint(part[-1].end))
+        except NoSpaceToWrite:
+            tried_again += 1
+        except OSError:
+            dispatcher.abandon()
+            dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(log.min_offset))
+        else:
+            dispatcher.save()
+    dispatcher.close()
+    assert tried_again > 5
+    assert queue_files(tmp_path) == queue_files(there)
+    assert index_files(tmp_path) == index_files(there)
 
 
 @pytest.mark.parametrize("name", ["consumequeue", "index"])

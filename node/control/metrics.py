@@ -46,8 +46,7 @@ class Snapshot:
         late_text = "Appends that waited for a new file of the log, as none was made ahead, since the engine started"
         yield from gauge("quorumscope_files_made_late", late_text, state.files_made_late)
         yield from self.connections()
-        alarms = None if state.alarms is None else len(state.alarms)
-        yield from gauge("quorumscope_alarms", "Alarms that stand", alarms)
+        yield from gauge("quorumscope_alarms", "Alarms that stand", self.alarms())
         yield from self.damage()
         for name in CLOSURE_GAUGES:
             yield from gauge(f"quorumscope_closures_{name}", f"Waiting writes: {name}", value(self.closures, name))
@@ -60,6 +59,11 @@ class Snapshot:
                 if (known := value(peer, name)) is not None:
                     family.add_metric([peer.id], known)
             yield family
+
+    def alarms(self) -> int | None:
+        """Of an engine that is down they are not known: only the control plane's are there to count."""
+        known = self.state.alarms
+        return None if known is None or (self.state.engine == "down" and not known) else len(known)
 
     def connections(self) -> Iterator[GaugeMetricFamily]:
         """Who is connected to the member port, and what was ended or refused there."""

@@ -125,6 +125,7 @@ def test_without_engine_and_log_nothing_is_invented(tmp_path: Path) -> None:
             assert (await asking.post("/api/v1/leadership-transfer", json={})).status_code == 503
             gauges = (await asking.get("/metrics")).text
             assert 'quorumscope_engine{state="down"} 1.0' in gauges and "quorumscope_term 0" not in gauges
+            assert "quorumscope_alarms" not in gauges, "nobody knows how many there are"
 
     run(work())
 

@@ -5,10 +5,15 @@ who, what, to what, from where and through which token, and ended with its statu
 operation that goes on has an entry `outcome` when it is over. Invariants: an attempt is on disk before it runs, and
 what cannot be recorded does not happen; several processes may write, one at a time; a line that a crash cut short is
 taken away, and the chain says so. Beyond FILE_BYTES_MAX the file becomes `….1`, in place of an older one.
+
+Behind its end the file has room of its own, where the file system can give it: on a full disk an operator has to be
+able to move leadership away, and so has a broker whose queues find no space.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
 import getpass
 import json
@@ -40,6 +45,11 @@ TORN: Final = "torn"
 KINDS: Final = frozenset({BEGUN, ENDED, OUTCOME, CUT, TORN})
 FILE_BYTES_MAX: Final = 8 << 20
 LINE_BYTES_MAX: Final = 64 << 10
+ROOM_BYTES: Final = 128 << 10
+_KEEP_SIZE: Final = 1
+_FALLOCATE: Final[Any] = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux alone has it
+if _FALLOCATE is not None:
+    _FALLOCATE.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 TEXT_CHARS_MAX: Final = 512
 Json = dict[str, Any]
 
@@ -88,6 +98,11 @@ class OperatorTrail:
         """How an operation that this row began was over."""
         self._append(OUTCOME, row, {"detail": bounded(detail)})
 
+    def keep_room(self) -> None:
+        """As early as there is some."""
+        with contextlib.suppress(OSError), self._locked() as file:
+            _keep_room(file)
+
     def _append(self, kind: str, row: int | None, values: Json, *, sync: bool = False) -> int:
         with self._locked() as file:
             last, torn = tail_of(file)
@@ -102,6 +117,7 @@ class OperatorTrail:
             made = link(last, kind, row, values)
             lines.append(line_of(made, made.at))
             os.write(file, "".join(lines).encode())
+            _keep_room(file)
             if sync:
                 os.fdatasync(file)
             return made.seq
@@ -123,6 +139,12 @@ class OperatorTrail:
                 return
             finally:
                 os.close(file)
+
+
+def _keep_room(file: int) -> None:
+    """What is there already stays; where there is no more, nothing happens."""
+    if _FALLOCATE is not None:
+        _FALLOCATE(file, _KEEP_SIZE, os.fstat(file).st_size, ROOM_BYTES)
 
 
 def same_file(file: int, path: Path) -> bool:

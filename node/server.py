@@ -166,7 +166,9 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
         settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail)),
         machine=machine, kind=group_kind(settings),
     )  # fmt: skip
-    engine.use_trail(ActionTrail(data, process.loop))
+    trail = ActionTrail(data, process.loop)
+    trail.keep_room()
+    engine.use_trail(trail)
     note_start(engine, store)
     for alarm in store.alarms:
         engine.note("alarm", "critical", {"code": "store", "text": str(alarm)})

@@ -26,6 +26,7 @@ class ActionTrail:
 
     def __init__(self, directory: Path, loop: AbstractEventLoop) -> None:
         self._trail, self._loop = OperatorTrail(directory / NAME), loop
+        self.keep_room = self._trail.keep_room
         self._thread = ThreadPoolExecutor(1, "trail")
         self._waiting = 0
         self._closed = False

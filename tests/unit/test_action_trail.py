@@ -8,12 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from node.access_rows import rows_of
 from node.engine import action_trail
 from node.engine.access import Access
 from node.engine.action_trail import ActionTrail
 from node.engine.engine import Engine
-from node.operator_trail import NAME, verify
+from node.operator_trail import NAME, ROOM_BYTES, OperatorTrail, verify
 from node.protocol.codes import RequestCode, ResponseCode, Role
 from node.transport.bodies import dump
 from node.transport.bodies import load as load_body
@@ -100,3 +102,17 @@ def test_what_waits_to_be_recorded_is_bounded(tmp_path: Path) -> None:
         assert verify(tmp_path / NAME).problems == []
 
     run(work)
+
+
+def test_a_trail_has_room_of_its_own_before_the_disk_is_full(tmp_path: Path) -> None:
+    """A leader whose disk was full handed leadership over to nobody: what an operator does then, and its broker."""
+    trail, path = OperatorTrail(tmp_path / NAME), tmp_path / NAME
+    trail.keep_room()
+    room_bytes = path.stat().st_blocks * 512
+    if not room_bytes:
+        pytest.skip("this file system gives a file no room behind its end")
+    assert path.stat().st_size == 0 and room_bytes >= ROOM_BYTES
+    row = trail.begin(user_name="-", action="transfer")
+    trail.end(row, 200)
+    assert path.stat().st_blocks * 512 >= path.stat().st_size + ROOM_BYTES
+    assert verify(path).problems == [] and len(said_in(path)) == 2

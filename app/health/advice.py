@@ -290,8 +290,7 @@ ADVICE: Final[dict[str, Advice]] = {
     "alarm_broker_dispatch_stopped": Advice(
         "a committed entry cannot be read or dispatched at {node}: its consumers see nothing behind it, and as master"
         " it takes no more messages",
-        "a damaged entry is healed from a peer by itself, a full disk needs room; then dispatch goes on. The reason says"
-        " which it is",
+        "a damaged entry is healed from a peer by itself, a full disk needs room; the reason says which it is",
         "a-broker-is-not-well",
         command=BROKERS,
         curl=BROKER_CURL,

@@ -19,7 +19,8 @@ from typing import Final
 import typer
 from typer.exceptions import TyperException
 
-from app.commands.common import Exit, Failure, say
+from app.commands.endings import Exit, Failure
+from app.commands.output import say
 from app.refused_words import refusing
 
 ERROR_NUMBER = re.compile(r"\[Errno -?\d+\] ")

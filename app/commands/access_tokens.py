@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, say, show, show_json
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json
 from node.control_tokens import NEVER, ControlToken, TokensError, read_tokens, rfc3339, words_of
 from node.control_tokens import issue as issue_in
 from node.control_tokens import revoke as revoke_in

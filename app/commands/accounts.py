@@ -14,7 +14,9 @@ from typing import Annotated
 
 import typer
 
-from app.commands.common import ConfigOption, Exit, Failure, JsonOption, say, settings_of, show, show_json
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json
+from app.commands.targets import ConfigOption, settings_of
 from node.config import Settings
 from node.hash_chain import Verified
 

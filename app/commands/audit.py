@@ -8,17 +8,9 @@ from typing import Annotated
 
 import typer
 
-from app.commands.common import (
-    I64_MAX,
-    ConfigOption,
-    Exit,
-    Failure,
-    GroupOption,
-    JsonOption,
-    TokenFileOption,
-    settings_of,
-    token_of,
-)
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption
+from app.commands.targets import I64_MAX, ConfigOption, GroupOption, TokenFileOption, settings_of, token_of
 
 
 class Depth(StrEnum):

@@ -16,21 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import (
-    ConfigOption,
-    Exit,
-    Failure,
-    GroupOption,
-    JsonOption,
-    TokenFileOption,
-    demo_meant,
-    say,
-    settings_of,
-    show,
-    show_json,
-    token_of,
-)
 from app.commands.directories import existing_directory
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json
+from app.commands.targets import ConfigOption, GroupOption, TokenFileOption, demo_meant, settings_of, token_of
 from app.commands.tls_options import CaOption
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from app.commands.bench_options import (
     parts_of,
     show,
 )
-from app.commands.common import Exit, Failure, JsonOption
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption
 
 HELP: Final = """Measure real engines in a temporary directory, removed afterwards.
 

@@ -17,7 +17,8 @@ from app.commands.bench_options import (
     measured,
     show,
 )
-from app.commands.common import Exit, JsonOption
+from app.commands.endings import Exit
+from app.commands.output import JsonOption
 
 
 def ha(

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from app.bench.report import on_machine
-from app.commands.common import Exit, Failure, show_json
 from app.commands.directories import existing_directory
+from app.commands.endings import Exit, Failure
+from app.commands.output import show_json
 
 FlushOption = Annotated[str, typer.Option(metavar="sync|async", help="When a write counts.")]
 DataOption = Annotated[

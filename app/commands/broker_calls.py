@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from app.commands.common import Exit, Failure, Target, control_answer, control_state
+from app.commands.control_calls import control_answer, control_state
+from app.commands.endings import Exit, Failure
+from app.commands.targets import Target
 
 NOT_LEADER: Final = 421
 HOPS_MAX: Final = 3

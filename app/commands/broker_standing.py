@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from app.commands.common import Failure, Target, control_answer, control_state
+from app.commands.control_calls import control_answer, control_state
+from app.commands.endings import Failure
 from app.commands.standing import AskedMember
+from app.commands.targets import Target
 from node.views.state import AlarmView
 
 CODES: Final = "broker_"

@@ -12,12 +12,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.broker_calls import failure_of, urls_of
-from app.commands.common import Exit, Failure, JsonOption, Target, control_answer, in_group, show, show_json, show_lines
+from app.commands.control_calls import control_answer
+from app.commands.endings import Exit, Failure, Unheard
 from app.commands.messages import in_columns
+from app.commands.output import JsonOption, show, show_json, show_lines
+from app.commands.targets import Target, in_group
 
 BEHIND_MS: Final = 1000  # then a master takes no more
 CHANGES_SHOWN: Final = 8
-UNHEARD: Final = " cannot be reached: "  # as `app.commands.unreachable` words it
 Json = dict[str, Any]
 commands = typer.Typer(help="The brokers of a group.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -33,6 +35,8 @@ def broker_of(target: Target, member_id: str, url: str) -> Json:
     """Raises Failure."""
     try:
         status, said = control_answer("GET", url, "broker", target.token, tls=target.control_tls)
+    except Unheard as unheard:
+        return {"broker": "unknown", "reason": str(unheard), "silence": unheard.silence, "self_id": member_id}
     except Failure as failure:
         if failure.code != Exit.UNREACHABLE:
             raise
@@ -61,7 +65,7 @@ def trouble_of(one: Json) -> str | None:
 
 def without_master(found: Sequence[Json]) -> str:
     """Of a member whose control plane does not answer nobody knows what its broker is."""
-    unheard = [one["self_id"] for one in found if UNHEARD in (one.get("reason") or "")]
+    unheard = [one["self_id"] for one in found if "silence" in one]
     if unheard:
         return f"no broker that is known of is master; whether {' or '.join(unheard)} has one is not known"
     return "no broker is master: messages are not taken now"

@@ -11,20 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.broker_calls import all_items, change, look, path_of
-from app.commands.common import (
-    I32_MAX,
-    I64_MAX,
-    Exit,
-    Failure,
-    JsonOption,
-    Target,
-    in_group,
-    say,
-    show_json,
-    show_lines,
-)
+from app.commands.endings import Exit, Failure
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns
+from app.commands.output import JsonOption, say, show_json, show_lines
+from app.commands.targets import I32_MAX, I64_MAX, Target, in_group
 
 Json = dict[str, Any]
 commands = typer.Typer(help="Groups that consume messages.", no_args_is_help=True, rich_markup_mode=None)

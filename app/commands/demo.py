@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show, show_json, show_lines
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json, show_lines
+from app.commands.targets import demo_meant
 
 if TYPE_CHECKING:
     from app.demo.pair import PairDemo

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Failure
 
 
 def existing_directory(path: Path, option: str = "") -> Path:

@@ -11,17 +11,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.common import (
-    I64_MAX,
-    Exit,
-    Failure,
-    JsonOption,
-    Target,
-    in_group,
-    run_async,
-    say,
-)
+from app.commands.endings import Exit, Failure
 from app.commands.following import print_from
+from app.commands.ledger_calls import run_async
+from app.commands.output import JsonOption, say
+from app.commands.targets import I64_MAX, Target, in_group
 from node.client import LedgerClient, Trimmed, Unsupported
 from node.printable import escaped_bytes, escaped_json, json_for
 from node.protocol.entry import Entry, Magic

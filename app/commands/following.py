@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final
 
-from app.commands.common import failure_of, say
+from app.commands.ledger_calls import failure_of
+from app.commands.output import say
 from node.client import CommittedPosition, LedgerClient, LedgerError, Trimmed, Unsupported
 from node.protocol.entry import Entry, Magic
 

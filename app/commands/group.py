@@ -18,23 +18,14 @@ from typing import Any, Final
 import typer
 
 from app.commands.broker_standing import with_broker_alarms
-from app.commands.common import (
-    ClassicBroker,
-    Exit,
-    Failure,
-    JsonOption,
-    Target,
-    control_state,
-    in_group,
-    run_async,
-    say,
-    show_json,
-    show_lines,
-    terminal_width,
-)
+from app.commands.control_calls import control_state
+from app.commands.endings import ClassicBroker, Exit, Failure, Silence, Unheard
+from app.commands.ledger_calls import run_async
+from app.commands.output import JsonOption, say, show_json, show_lines, terminal_width
 from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
-from app.commands.status_table import NO_ANSWER, hangs, table_of
+from app.commands.status_table import hangs, table_of
+from app.commands.targets import Target, in_group
 from app.health.facts import INFO
 from app.health.next_steps import OF_ANOTHER
 from app.health.recall import Recall
@@ -47,9 +38,11 @@ from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
 
 ASK_WITHIN_S: Final = 2.0
+NO_ANSWER: Final = f"no answer within {ASK_WITHIN_S:.0f} s"
 LATE_S: Final = 0.5
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
+BY_ITS_WORD: Final = {"stale": Silence.NO_WORD, "down": Silence.NOTHING_LISTENS}  # of an engine, by its control plane
 
 
 async def ask_member(client: LedgerClient, member_id: str, address: str) -> AskedMember:
@@ -64,7 +57,7 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
                 reported["dispatchers"] = read(DispatchersView, await client.introspect(member_id, "dispatchers"))
                 reported["closures"] = read(ClosuresView, await client.introspect(member_id, "closures"))
     except TimeoutError:
-        return known.model_copy(update={"reason": f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s"})
+        return known.model_copy(update={"reason": NO_ANSWER, "silence": Silence.NO_WORD})
     except AnotherGroup as error:
         return known.model_copy(update={"reason": f"{OF_ANOTHER}{str(error).partition(' another group ')[2]}"})
     except Denied:
@@ -73,22 +66,25 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
         try:
             return await ask_metadata(client, known)
         except Unreachable as error:
-            why = reason_of(str(error), member_id, address)
             if isinstance(error.__cause__, TimeoutError):
-                why = f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s to METADATA, all that a plain DLedger tells"
-            return known.model_copy(update={"reason": why})
+                why = f"{NO_ANSWER} to METADATA, all that a plain DLedger tells"
+                return known.model_copy(update={"reason": why, "silence": Silence.NO_WORD})
+            return unanswered(known, error)
     except Unreadable as error:
         return known.model_copy(update={"reason": f"its answer cannot be read: {error}"})
     except (LedgerError, OSError) as error:
-        return known.model_copy(update={"reason": reason_of(str(error), member_id, address)})
+        return unanswered(known, error)
     return known.model_copy(update={"reach": "ok", **reported})
 
 
-def reason_of(text: str, member_id: str, address: str) -> str:
+def unanswered(known: AskedMember, error: Exception) -> AskedMember:
     """The error for the member's line in `status`: without its name and address, the commonest one in plain words."""
+    text = str(error)
     if "Connect call failed" in text or "Connection refused" in text:
-        return "connection refused: nothing listens there"
-    return text.replace(f"{member_id} at {address}: ", "")
+        why = "connection refused: nothing listens there"
+        return known.model_copy(update={"reason": why, "silence": Silence.NOTHING_LISTENS})
+    why = text.replace(f"{known.id} at {known.address}: ", "")
+    return known.model_copy(update={"reason": why, "silence": Silence.BROKEN})
 
 
 async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
@@ -232,13 +228,11 @@ def word_of(url: str, token: str | None, tls: ssl.SSLContext | None = None) -> S
 
 def with_word(member: AskedMember, state: StateView | Failure) -> AskedMember:
     if isinstance(state, Failure):
-        import httpx2
-
-        if hangs(member) or not isinstance(state.__cause__, httpx2.TimeoutException):
+        if hangs(member) or not (isinstance(state, Unheard) and state.silence is Silence.NO_WORD):
             return member
         # Who takes the question may be starting an engine just now.
-        hangs_there = f"{NO_ANSWER} {ASK_WITHIN_S:.0f} s from its control plane; at its port: {member.reason}"
-        return member.model_copy(update={"reason": hangs_there})
+        hangs_there = f"{NO_ANSWER} from its control plane; at its port: {member.reason}"
+        return member.model_copy(update={"reason": hangs_there, "silence": Silence.NO_WORD})
     reason = f"engine {state.engine}: {state.engine_reason}" if state.engine_reason else member.reason
     if state.engine == "ok" and state.self_id == member.id:
         reason = f"{member.reason}; its control plane says that its engine runs"
@@ -248,7 +242,8 @@ def with_word(member: AskedMember, state: StateView | Failure) -> AskedMember:
         engine=state.engine, engine_reason=state.engine_reason, self_id=state.self_id,
         started_with=state.started_with, data_dir=state.data_dir, peers=state.peers,
     )  # fmt: skip
-    return member.model_copy(update={"reason": reason, "start": start})
+    silence = BY_ITS_WORD.get(state.engine or "", member.silence)
+    return member.model_copy(update={"reason": reason, "silence": silence, "start": start})
 
 
 def or_of_a_pair(command: Callable[..., int]) -> Callable[..., int]:

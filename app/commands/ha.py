@@ -13,22 +13,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.common import (
-    ConfigOption,
-    Exit,
-    Failure,
-    JsonOption,
-    TokenFileOption,
-    contexts_of,
-    control_answer,
-    settings_of,
-    show_json,
-    show_lines,
-    terminal_width,
-    token_of,
-)
+from app.commands.control_calls import control_answer
+from app.commands.endings import Exit, Failure
 from app.commands.ha_promote import promote
 from app.commands.messages import in_columns
+from app.commands.output import JsonOption, show_json, show_lines, terminal_width
+from app.commands.targets import ConfigOption, TokenFileOption, contexts_of, settings_of, token_of
 from app.commands.tls_options import TlsFlags
 from node.printable import escaped
 from node.views.ha import HaView

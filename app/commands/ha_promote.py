@@ -11,20 +11,11 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from app.commands.common import (
-    Exit,
-    Failure,
-    JsonOption,
-    TokenFileOption,
-    contexts_of,
-    control_answer,
-    say,
-    show,
-    show_json,
-    show_lines,
-    token_of,
-)
+from app.commands.control_calls import control_answer
+from app.commands.endings import Exit, Failure
 from app.commands.members import YesOption, confirmed
+from app.commands.output import JsonOption, say, show, show_json, show_lines
+from app.commands.targets import TokenFileOption, contexts_of, token_of
 from app.commands.tls_options import CaOption, TlsFlags
 from node.views.ha import HaPromotion, HaView
 from node.views.reading import Unreadable, read

@@ -20,17 +20,10 @@ from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
 import typer
 
-from app.commands.common import (
-    I64_MAX,
-    Exit,
-    Failure,
-    JsonOption,
-    Target,
-    in_group,
-    run_async,
-    say,
-    show_json,
-)
+from app.commands.endings import Exit, Failure
+from app.commands.ledger_calls import run_async
+from app.commands.output import JsonOption, say, show_json
+from app.commands.targets import I64_MAX, Target, in_group
 from node.client import LedgerClient, NotAppended, OutcomeUnknown
 from node.client.arguments import SECONDS_MAX
 from node.protocol.codes import ResponseCode

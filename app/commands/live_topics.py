@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from app.commands.broker_calls import all_items, change, look, path_of
-from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show, show_json, show_lines
+from app.commands.endings import Exit, Failure
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns, topic_commands
+from app.commands.output import JsonOption, show, show_json, show_lines
+from app.commands.targets import Target, in_group
 
 Json = dict[str, Any]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC")]

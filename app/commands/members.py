@@ -18,19 +18,10 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from app.commands.common import (
-    I64_MAX,
-    Exit,
-    Failure,
-    JsonOption,
-    Target,
-    in_group,
-    run_async,
-    say,
-    show,
-    show_json,
-    show_lines,
-)
+from app.commands.endings import Exit, Failure
+from app.commands.ledger_calls import run_async
+from app.commands.output import JsonOption, say, show, show_json, show_lines
+from app.commands.targets import I64_MAX, Target, in_group
 from app.commands.waiting import said_if_slow
 from node.client import LedgerError, Unsupported
 from node.client import members as client_members

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Failure
 
 if TYPE_CHECKING:
     from node.message_client import OutgoingMessage

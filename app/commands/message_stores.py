@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from app.commands.common import Exit, Failure, show_json, show_lines
+from app.commands.endings import Exit, Failure
 from app.commands.messages import opened_store
+from app.commands.output import show_json, show_lines
 from node.message_store.described import in_time
 
 if TYPE_CHECKING:

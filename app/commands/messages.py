@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, Target, in_group, show_json, show_lines
 from app.commands.directories import existing_directory
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, show_json, show_lines
+from app.commands.targets import Target, in_group
 from node.printable import escaped
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from app.broker_conf import BrokerConfError, Translated, checked, read_properties, translate
-from app.commands.common import Exit, Failure, JsonOption, say, show_json
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show_json
 from app.commands.settings import toml_of
 from node.config_models import TABLES
 

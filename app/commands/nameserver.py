@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Failure
 from app.commands.services import LogFormatOption, LogLevelOption
 from node.children import environment, python
 from node.protocol.peers import split_address

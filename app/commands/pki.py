@@ -8,7 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, PeersOption, say, show_json, show_lines
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show_json, show_lines
+from app.commands.targets import PeersOption
 from node.config import ConfigError, parse_peers, split_address
 from node.protocol.peers import check_host
 

@@ -13,9 +13,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from app.commands.common import Exit, Failure, say, show, show_json
+from app.commands.endings import Exit, Failure
 from app.commands.ledger import read_ahead
 from app.commands.message_lines import Line
+from app.commands.output import say, show, show_json
 
 if TYPE_CHECKING:
     from node.message_client import MessageProducer, Sent

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, JsonOption, TokenFileOption, contexts_of, say, show, show_json, token_of
+from app.commands.endings import Exit
+from app.commands.output import JsonOption, say, show, show_json
 from app.commands.scrub import followed
+from app.commands.targets import TokenFileOption, contexts_of, token_of
 from app.commands.tls_options import CaOption, TlsFlags
 
 ENDS: Final = {"done": Exit.FINE, "failed": Exit.FINDING}

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.backup import carried_out
-from app.commands.common import Exit, Failure, JsonOption, say, show, show_json, show_lines
 from app.commands.directories import existing_directory
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json, show_lines
 from node.config import ConfigError, parse_peers
 from node.config_models import GROUP_NAME
 from node.protocol.group_id import check_group_token

@@ -11,19 +11,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.common import (
-    Exit,
-    Failure,
-    JsonOption,
-    TokenFileOption,
-    contexts_of,
-    control_call,
-    control_state,
-    say,
-    show,
-    show_json,
-    token_of,
-)
+from app.commands.control_calls import control_call, control_state
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json
+from app.commands.targets import TokenFileOption, contexts_of, token_of
 from app.commands.tls_options import CaOption, TlsFlags
 from app.health.facts import spelled_range
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.common import ConfigOption, Exit, Failure, PeersOption
+from app.commands.endings import Exit, Failure
+from app.commands.targets import ConfigOption, PeersOption
 from node.children import environment, python
 from node.config import NODE_FLAGS, SWITCHES, ConfigError, Settings, load, parse_set, read_token, split_address
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from app.commands.common import ConfigOption, Exit, Failure, JsonOption, settings_of, show_json
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, show_json
+from app.commands.targets import ConfigOption, settings_of
 from node.config import ConfigError, Settings, format_peers, parse_set
 from node.config_models import TABLES
 

@@ -13,7 +13,8 @@ from typing import Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption
 from app.resources import code_root
 from node.children import dying_with_parent, environment, python
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from pydantic import Field
 
+from app.commands.endings import Silence
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
@@ -41,7 +42,8 @@ class MetadataView(View):
 
 
 class AskedMember(View):
-    """One member as it was asked; `state` None: it did not answer, `reason` says why. A leader has all views.
+    """One member as it was asked; `state` None: it did not answer, `reason` and `silence` say why. A leader has all
+    views.
 
     `start`: how it was started, as its control plane knows it where the engine is down. `was_looked_up`: that one was
     asked, whatever came of it. `broker_unknown`: why nobody knows how its broker is.
@@ -54,6 +56,7 @@ class AskedMember(View):
     closures: ClosuresView | None = Field(default=None, exclude=True)
     reach: Text
     reason: str | None = None
+    silence: Silence | None = None
     state: StateView | None = None
     metadata: MetadataView | None = None
     control_url: str | None = Field(default=None, exclude=True)

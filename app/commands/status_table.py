@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
+from app.commands.endings import Silence
 from app.commands.standing import AskedMember, StatusProblem, StatusView
 from app.health.facts import INFO, capital, join
 
-NO_ANSWER: Final = "no answer within"
 COLUMNS: Final = (
     ("id", 4), ("role", 9), ("term", 5), ("begin", 9), ("end", 11), ("durable", 11),
     ("committed", 11), ("applied", 11), ("behind", 9), ("flush", 6), ("address", 0),
@@ -32,7 +32,7 @@ def number(value: int | None) -> str:
 
 def hangs(member: AskedMember) -> bool:
     """Whether something takes the question and gives no answer, so that nobody knows it to be gone."""
-    return (member.reason or "").removeprefix("engine stale: ").startswith(NO_ANSWER)
+    return member.silence is Silence.NO_WORD
 
 
 def row_of(member: AskedMember, leader_end_index: int | None) -> Row:

@@ -19,17 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import (
-    Exit,
-    Failure,
-    JsonOption,
-    PeersOption,
-    say,
-    show,
-    show_json,
-    show_lines,
-)
 from app.commands.directories import existing_directory
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, say, show, show_json, show_lines
+from app.commands.targets import PeersOption
 from node.children import environment, python
 from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, show_json, show_lines
 from app.commands.directories import existing_directory
+from app.commands.endings import Exit, Failure
+from app.commands.output import JsonOption, show_json, show_lines
 from app.commands.store import DryRunOption, Progress, commands, recorded
 
 if TYPE_CHECKING:

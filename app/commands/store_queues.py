@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, show_json, show_lines
+from app.commands.endings import Exit, Failure
 from app.commands.messages import opened_store
+from app.commands.output import JsonOption, show_json, show_lines
 from app.commands.store import DryRunOption, Progress, commands
 
 if TYPE_CHECKING:

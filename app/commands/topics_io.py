@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from app.commands.common import Exit, Failure, JsonOption, demo_meant, say, show_json
+from app.commands.endings import Exit, Failure
 from app.commands.ledger import opened
 from app.commands.message_lines import Form, lines_of, messages_of
+from app.commands.output import JsonOption, say, show_json
 from app.commands.producing import Producing, failure_of_client
+from app.commands.targets import demo_meant
 from node.client.arguments import SECONDS_MAX
 from node.printable import escaped
 

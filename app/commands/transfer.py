@@ -9,7 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from app.commands.common import I64_MAX, Exit, Failure, JsonOption, Target, in_group, run_async, show, show_json
+from app.commands.endings import Exit, Failure
+from app.commands.ledger_calls import run_async
+from app.commands.output import JsonOption, show, show_json
+from app.commands.targets import I64_MAX, Target, in_group
 from node.client import LedgerClient, LedgerError, Refused
 from node.protocol.codes import ResponseCode
 

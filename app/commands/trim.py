@@ -9,19 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app.commands.common import (
-    I64_MAX,
-    Exit,
-    JsonOption,
-    TokenFileOption,
-    contexts_of,
-    control_call,
-    control_state,
-    show,
-    show_json,
-    token_of,
-)
+from app.commands.control_calls import control_call, control_state
+from app.commands.endings import Exit
+from app.commands.output import JsonOption, show, show_json
 from app.commands.scrub import ENDS, followed
+from app.commands.targets import I64_MAX, TokenFileOption, contexts_of, token_of
 from app.commands.tls_options import CaOption, TlsFlags
 
 

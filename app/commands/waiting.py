@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from app.commands.common import say
+from app.commands.output import say
 
 SLOW_S: Final = 1.0
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Failure
 from app.demo.message_feed import FLIGHT_TOPICS, LINES_TOPIC
 from app.demo.ports import Ports
 from app.demo.processes import Processes

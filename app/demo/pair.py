@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from app.commands.common import Exit, Failure, say
+from app.commands.endings import Exit, Failure
+from app.commands.output import say
 from app.demo.feeder import Feeder
 from app.demo.message_feed import FLIGHT_TOPICS, LINES_TOPIC, MessageFeed
 from app.demo.messages import Flights, Lines

@@ -20,9 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from app.commands.common import Exit, Failure, Target, say
+from app.commands.endings import Exit, Failure
 from app.commands.group import ask_group, pressing_of
+from app.commands.output import say
 from app.commands.standing import StatusView
+from app.commands.targets import Target
 from app.demo.breaks import MEND_AFTER_S, Breaker
 from app.demo.brokers import GROUPS, DemoBrokers
 from app.demo.control import DemoControl

@@ -49,7 +49,7 @@ class DemoState:
 
     @property
     def target(self) -> dict[str, Any]:
-        """The group for a command (app.commands.common.Target): its members as they listen, not as they reach each
+        """The group for a command (app.commands.targets.Target): its members as they listen, not as they reach each
         other, for a demo's links are cut on purpose."""
         return {
             "peers": parse_peers(self.peers), "group": self.group, "group_id": self.group_id, "demo": True,

@@ -20,7 +20,7 @@ from app.audit.command import render
 from app.audit.message_render import render_messages
 from app.audit.pair_render import render_pair
 from app.cli import run as run_cli
-from app.commands import common
+from app.commands import output
 from app.commands.entries import print_entry
 from app.commands.kv import print_event, print_raw
 from app.commands.messages import in_columns
@@ -131,9 +131,9 @@ def test_no_word_of_a_pairs_brokers_begins_a_line(
 @pytest.mark.parametrize("breaks", BREAKS, ids=repr)
 def test_what_the_helpers_of_all_commands_print_is_a_line_each(breaks: str, capsys: pytest.CaptureFixture[str]) -> None:
     word = f"x{breaks}{FORGED}"
-    common.say(word)
-    common.show(word)
-    common.show_lines([word, *in_columns([("A", "B"), (word, word)])])
+    output.say(word)
+    output.show(word)
+    output.show_lines([word, *in_columns([("A", "B"), (word, word)])])
     said = capsys.readouterr()
     checked(said.out)
     checked(said.err)

@@ -25,8 +25,9 @@ from app.audit import replicas
 from app.audit.replicas import ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed
 from app.cli import run as run_cli
-from app.commands import common
-from app.commands.common import Exit, Failure, control_call
+from app.commands import control_calls
+from app.commands.control_calls import control_call
+from app.commands.endings import Exit, Failure
 from app.db.models import ApiToken
 from app.security.limits import ACCOUNT
 from node import control
@@ -244,7 +245,7 @@ def test_a_mistake_of_ours_shows_nothing_that_a_terminal_obeys(
         raise ValueError(f"no number: {ESCAPES}")
 
     terminal(monkeypatch)
-    monkeypatch.setattr(common, "read", mistaken)
+    monkeypatch.setattr(control_calls, "read", mistaken)
     with answering(HOSTILE) as url:
         assert run_cli(["status", "--node", url]) == 2
     said = capsys.readouterr()
@@ -282,7 +283,7 @@ def test_tokens_and_trails_are_listed_without_what_a_terminal_obeys(
 
 
 def test_no_command_and_no_audit_reads_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "CONTROL_ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(control_calls, "CONTROL_ANSWER_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(replicas, "ANSWER_BYTES_MAX", 1 << 20)
     with answering(b" " * (64 << 20)) as url:
         with pytest.raises(Failure, match="more than"):
@@ -291,7 +292,7 @@ def test_no_command_and_no_audit_reads_an_answer_without_end(monkeypatch: pytest
         with pytest.raises(ReadFailed, match="more than"):
             plane.get("/state")
         plane.close()
-    monkeypatch.setattr(common, "CONTROL_ANSWER_S", -common.HTTP_TIMEOUT_S)
+    monkeypatch.setattr(control_calls, "CONTROL_ANSWER_S", -control_calls.HTTP_TIMEOUT_S)
     monkeypatch.setattr(replicas, "ANSWER_S", -1.0)
     with answering(b" " * 1000) as url:
         with pytest.raises(Failure, match="did not end"):

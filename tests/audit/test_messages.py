@@ -16,7 +16,7 @@ from app.audit.message_render import render_messages
 from app.audit.message_tasks import compared, finding_json, packed_rows, ranges_of
 from app.audit.replicas import ReplicaSpec
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.message_store.checking.facts import DUE_UNIT, KEY
 from node.message_store.checking.verify import dispatched_upto, verify
 from node.message_store.message_store import MessageStore

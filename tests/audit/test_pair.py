@@ -17,7 +17,7 @@ from app.audit.pair_render import render_pair
 from app.audit.pair_result import result_of
 from app.audit.replicas import ReplicaSpec
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from tests.unit.message_broker import filled
 from tests.unit.pair_faults import PLANTS, SOUND, Plant, body_of_slave, nothing, slave_ahead, slave_behind
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.commands.common import Failure
+from app.commands.endings import Failure
 from app.commands.ledger import Split, bodies_of
 from app.console.packing import pack, unpack
 from node.config import ConfigError, load

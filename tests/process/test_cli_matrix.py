@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from app import command_line
-from app.commands.common import Exit
+from app.commands.endings import Exit
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.hand_over.adopt import adopt_broker
 from node.hand_over.hand_over import hand_over
 from node.hand_over.report import Refused

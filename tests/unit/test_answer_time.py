@@ -11,8 +11,9 @@ import pytest
 
 from app.audit import replicas
 from app.audit.replicas import ControlPlane, ReplicaSpec
-from app.commands import common
-from app.commands.common import Exit, Failure, control_call
+from app.commands import control_calls
+from app.commands.control_calls import control_call
+from app.commands.endings import Exit, Failure
 from app.commands.ha_promote import promote
 
 
@@ -45,7 +46,7 @@ def dripping() -> Iterator[str]:
 def test_a_head_without_end_ends_a_command(
     method: str, code: Exit, dripping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(common, "CONTROL_ANSWER_S", 0.5 - common.HTTP_TIMEOUT_S)
+    monkeypatch.setattr(control_calls, "CONTROL_ANSWER_S", 0.5 - control_calls.HTTP_TIMEOUT_S)
     with pytest.raises(Failure, match="did not end its answer") as failed:
         control_call(method, dripping, "state", None)
     assert failed.value.code == code
@@ -63,7 +64,7 @@ def test_a_head_without_end_ends_an_audits_question(dripping: str, monkeypatch: 
 
 def test_a_promotion_asks_first_whether_anybody_answers(dripping: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for the minute of a promotion, and a bit, before it said that nobody answers."""
-    monkeypatch.setattr(common, "CONTROL_ANSWER_S", 0.5 - common.HTTP_TIMEOUT_S)
+    monkeypatch.setattr(control_calls, "CONTROL_ANSWER_S", 0.5 - control_calls.HTTP_TIMEOUT_S)
     with pytest.raises(Failure, match="cannot be reached: it did not end its answer within 0 s") as failed:
         promote(dripping, yes=True)
     assert failed.value.code == Exit.UNREACHABLE

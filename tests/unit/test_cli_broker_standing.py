@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from app.commands.broker_standing import with_broker_alarms
-from app.commands.common import Target
 from app.commands.standing import AskedMember, summary_of
+from app.commands.targets import Target
 from node.views.state import StateView
 from tests.unit.test_cli_brokers import Planes
 

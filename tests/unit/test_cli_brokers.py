@@ -13,7 +13,7 @@ import pytest
 
 from app.cli import run
 from app.commands import brokers
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Silence, Unheard
 from node.control.openapi import examples
 
 Json = dict[str, Any]
@@ -168,7 +168,7 @@ def test_a_member_that_cannot_be_asked_is_not_denied_to_be_master(
 
     def answer(method: str, url: str, *given: Any, **named: Any) -> Any:
         if url.endswith("/n1"):
-            raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: timed out")
+            raise Unheard(Exit.UNREACHABLE, f"{url} says nothing", Silence.NO_WORD)
         return works(method, url, *given, **named)
 
     monkeypatch.setattr(brokers, "control_answer", answer)

@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import run
 from app.commands import members, restart, scrub
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.protocol.codes import ResponseCode
 from node.views.state import FaultView
 

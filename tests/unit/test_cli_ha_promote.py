@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from tests.unit.fake_pair import FakePair
 
 URL = "http://127.0.0.1:8532"

@@ -101,7 +101,7 @@ class FakeLedger:
 
 @pytest.fixture(autouse=True)
 def ledger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeLedger]:
-    monkeypatch.setattr("app.commands.common.LedgerClient", FakeLedger)
+    monkeypatch.setattr("app.commands.targets.LedgerClient", FakeLedger)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     FakeLedger.entries, FakeLedger.down, FakeLedger.alarms = [], set(), []
     FakeLedger.fail, FakeLedger.fail_after, FakeLedger.voter_state = None, 0, "VOTER"
@@ -234,7 +234,7 @@ def test_a_dead_engine_is_explained_by_its_control_plane(
             {"id": "n0", "address": "h:1", "control_url": "http://n0"}, {"id": "n1", "address": "h:2"},
         ],
     }  # fmt: skip
-    monkeypatch.setattr("app.commands.common.control_call", lambda *_, **_tls: state)
+    monkeypatch.setattr("app.commands.control_calls.control_call", lambda *_, **_tls: state)
     ledger.down = {"n0"}
     assert run(["status", "--node", "http://n0"]) == 1
     assert "! The engine of n0 is down: the disk failed." in capsys.readouterr().out

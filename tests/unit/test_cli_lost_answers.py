@@ -14,7 +14,8 @@ import pytest
 
 from app.cli import run
 from app.commands import broker_calls, ha_promote, scrub
-from app.commands.common import Exit, Failure, control_answer
+from app.commands.control_calls import control_answer
+from app.commands.endings import Exit, Failure
 from node.control import broker_link, ha_changes
 from tests.unit.fake_control import FakeGroup
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from app.commands.messages import message_lines, opened
 from node.message_store.commit_log import Placed
 from node.message_store.described import in_time, message_json

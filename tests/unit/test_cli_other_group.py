@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from app.commands.common import ClassicBroker, Exit, Failure, control_state
+from app.commands.control_calls import control_state
+from app.commands.endings import ClassicBroker, Exit, Failure
 
 OTHER = {"status": 404, "title": "Unknown group", "detail": "This node is in the group 'g', not 'a b&c'.", "code": 400}
 ABSENT = {"status": 404, "title": "Not Found", "detail": "There is nothing at '/api/v1/state'."}

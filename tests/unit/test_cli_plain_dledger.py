@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from app.commands.common import Target
+from app.commands.targets import Target
 from node.client import LedgerClient, LedgerClientSync, NotAppended, Refused, Unreachable
 from node.protocol.codes import RequestCode
 from node.transport.remoting import Frame, decode_frame

@@ -9,7 +9,7 @@ import pytest
 
 from app.cli import run
 from app.commands import simulate
-from app.commands.common import Exit
+from app.commands.endings import Exit
 
 
 def test_one_seed_says_its_trace(capfd: pytest.CaptureFixture[str]) -> None:

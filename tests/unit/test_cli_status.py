@@ -7,15 +7,15 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx2
 import pytest
 
-from app.commands import common
+from app.commands import control_calls
 from app.commands import group as commands
-from app.commands.common import Exit, Failure, Target
+from app.commands.endings import Exit, Failure, Silence, Unheard
 from app.commands.standing import AskedMember, StatusView
 from app.commands.standing import summary_of as summary
 from app.commands.status_table import table_of
+from app.commands.targets import Target, target_of
 from app.health.recall import Recall
 from node.client import AnotherGroup
 from node.views.reading import read
@@ -50,8 +50,13 @@ def member(node_id: str, *, leader: str | None = "n0", term: int = 4, acks: Json
 def silent(node_id: str) -> Json:
     return {
         "id": node_id, "address": f"{node_id}:1", "reach": "down", "reason": "no answer within 2 s", "state": None,
-        "watermarks": None,
+        "watermarks": None, "silence": "no_word",
     }  # fmt: skip
+
+
+def gone(node_id: str) -> Json:
+    """Its machine answers, and it does not run."""
+    return silent(node_id) | {"reason": "connection refused: nothing listens there", "silence": "nothing_listens"}
 
 
 def without_connection(one: Json, *peers: str) -> Json:
@@ -119,8 +124,8 @@ def test_who_is_cut_off_does_not_say_that_the_others_commit_nothing() -> None:
     assert codes(summary)[0] == ("quorum_out_of_sight", None)
     assert summary.problems[0].at_stake == "whether writes get through is not known"
     assert summary.quorum.stands is None and "whether a quorum stands is unknown" in table_of(summary)[0]
-    gone = [silent(one) | {"reason": "Connection refused: nothing listens there"} for one in ("n0", "n1")]
-    lost = look([*gone, alone])
+    two = [gone(one) for one in ("n0", "n1")]
+    lost = look([*two, alone])
     assert codes(lost)[0] == ("quorum_lost", None) and lost.quorum.stands is False
 
 
@@ -329,10 +334,10 @@ def test_a_member_whose_control_plane_hangs_is_not_said_to_be_gone(monkeypatch: 
     """Its port refuses; its supervisor, which says nothing, may be starting an engine."""
 
     def hanging(url: str, *_: object) -> None:
-        raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: timed out") from httpx2.ReadTimeout("timed out")
+        raise Unheard(Exit.UNREACHABLE, f"{url} cannot be reached: timed out", Silence.NO_WORD)
 
     monkeypatch.setattr(commands, "control_state", hanging)
-    refused = silent("n2") | {"reason": "connection refused: nothing listens there"}
+    refused = gone("n2")
     asked = read(AskedMember, refused).model_copy(update={"control_url": "http://127.0.0.1:8433"})
     starts = {"n2": "quorumscope node --id n2"}
     target = Target({one: f"{one}:1" for one in IDS}, "g", starts=starts)
@@ -350,7 +355,7 @@ def test_the_control_plane_of_a_member_that_is_late_is_asked_meanwhile(monkeypat
 
     def hanging(url: str, *_: object) -> None:
         was_asked.set()
-        raise Failure(Exit.UNREACHABLE, f"{url} cannot be reached: timed out") from httpx2.ReadTimeout("timed out")
+        raise Unheard(Exit.UNREACHABLE, f"{url} cannot be reached: timed out", Silence.NO_WORD)
 
     async def late(_client: object, member_id: str, address: str) -> AskedMember:
         assert await asyncio.to_thread(was_asked.wait, 20)
@@ -372,10 +377,10 @@ def test_a_node_that_does_not_answer_costs_no_look_at_the_others(
     """It is what was printed as the next step for a member that hangs, and it ended with 69 and named nobody."""
     url, (port,) = "http://127.0.0.1:1", free_ports(1)
     with pytest.raises(Failure, match="another member's control plane") as ended:
-        common.target_of(None, url, None, None)
+        target_of(None, url, None, None)
     assert ended.value.code == Exit.UNREACHABLE
     monkeypatch.setenv("QUORUMSCOPE_PEERS", f"n0-127.0.0.1:{port}")
-    target = common.target_of(None, url, None, None)
+    target = target_of(None, url, None, None)
     assert dict(target.peers) == {"n0": f"127.0.0.1:{port}"} and target.unanswered.startswith(url)
     assert "asked at their own ports" in capsys.readouterr().err
 
@@ -394,13 +399,10 @@ def test_an_engine_that_hangs_is_not_to_be_started_again() -> None:
     assert problem.text == "The engine of n2 does not answer its control plane: no answer within 0.4 s."
     row = next(line.split() for line in table_of(found) if line.startswith("  n2 "))
     assert row[1] == "(silent)", "nobody knows that it is down"
-    refused = {
-        "reason": "connection refused: nothing listens there",
-        "start": start | {"engine": "down", "engine_reason": None},
-    }
-    gone = look([member("n0", acks=acks), member("n1"), silent("n2") | refused])
-    assert [one.command for one in gone.problems if one.code == "member_unreachable"] == [start["started_with"]]
     assert "    n2's process runs" in "\n".join(table_of(found))
+    ended = gone("n2") | {"start": start | {"engine": "down", "engine_reason": None}}
+    found = look([member("n0", acks=acks), member("n1"), ended])
+    assert [one.command for one in found.problems if one.code == "member_unreachable"] == [start["started_with"]]
 
 
 # --- who belongs to the group is what its leader's log says ---
@@ -503,8 +505,8 @@ def test_a_removed_member_that_was_asked_shows_though_its_own_log_has_it_no_more
 ) -> None:
     own = with_peers(member("n2", leader=None, role="CANDIDATE", alarms=REMOVED), "n0", "n1")["state"]
     own |= {"group": "g", "group_id": None}
-    monkeypatch.setattr(common, "control_call", lambda *_args, **_more: own)
-    target = common.target_of(None, "http://127.0.0.1:1", None, None)
+    monkeypatch.setattr(control_calls, "control_call", lambda *_args, **_more: own)
+    target = target_of(None, "http://127.0.0.1:1", None, None)
     assert sorted(target.peers) == ["n0", "n1"] and target.asked == "n2"
 
     async def ask_all(asked: Target) -> list[AskedMember]:
@@ -556,7 +558,7 @@ def test_on_a_narrow_terminal_no_line_is_longer_but_a_command_and_what_is_left_o
     """80 columns at three in the morning: a row that breaks in the middle is read wrongly."""
     big = dict.fromkeys(("begin_index", "end_index", "durable_index", "committed_index"), 1204772978)
     log = big | {"applied_index": 1_204_772_978}
-    refused = silent("n2") | {"reason": "connection refused: nothing listens there", "address": "10.20.30.40:20911"}
+    refused = gone("n2") | {"address": "10.20.30.40:20911"}
     members = [member("n0", acks=FRESH | {"n2": 9_000}, log=log), member("n1", log=log), refused]
     summary = look(members)
     full, narrow = table_of(summary), table_of(summary, 80)

@@ -13,7 +13,8 @@ import pytest
 
 from app.cli import run
 from app.command_line import one_line
-from app.commands.common import Exit, Failure, control_call
+from app.commands.control_calls import control_call
+from app.commands.endings import Exit, Failure
 from app.commands.services import NODE_FLAGS, SWITCHES, node_arguments
 from node.changing_keys import NODE_TABLES, differences
 from node.config import parse_node_arguments, read_again
@@ -245,7 +246,7 @@ def test_a_refusal_is_no_unreachable_node(monkeypatch: pytest.MonkeyPatch, statu
     def answer(_method: str, url: str, *_rest: object, **_named: object) -> tuple[int, dict[str, str]]:
         return status, {"detail": f"what {url} says"}
 
-    monkeypatch.setattr("app.commands.common.control_answer", answer)
+    monkeypatch.setattr("app.commands.control_calls.control_answer", answer)
     with pytest.raises(Failure, match="answered") as refused:
         control_call("POST", "http://127.0.0.1:1", "restart", None, {})
     assert refused.value.code == code

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.client import LedgerClient, OutcomeUnknown, Unreachable
 from node.client import members as client_members
 from node.protocol.codes import RemotingCode, RequestCode

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from app.command_line import run
-from app.commands.common import Exit
 from app.commands.demo import TRY_MESSAGES
+from app.commands.endings import Exit
 from app.demo.brokers import APART, DERIVED, DemoBrokers
 from app.demo.consuming import Counter, write_report
 from app.demo.message_feed import MessageFeed, flight_message

@@ -20,7 +20,8 @@ import httpx2
 import pytest
 
 from app.cli import run
-from app.commands.common import Failure, target_of
+from app.commands.endings import Failure
+from app.commands.targets import target_of
 from app.demo import run as demo_run
 from app.demo.breaks import Breaker
 from app.demo.control import DemoControl

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.hand_over.hand_over import Known, clear_tail, hand_over
 from node.hand_over.prove import prove
 from node.hand_over.report import Refused, Report

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.commands import members as commands
-from app.commands.common import Exit, Target
+from app.commands.endings import Exit
+from app.commands.targets import Target
 from node.protocol.codes import ResponseCode
 from node.views.members import MembersView, MemberView
 from node.views.state import StateView

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.common import Target, target_of
 from app.commands.group import startable
 from app.commands.standing import AskedMember
+from app.commands.targets import Target, target_of
 from app.health.facts import ATTENTION, Finding
 from app.health.group_view import GroupView
 from app.health.next_steps import next_step
 from node.views.reading import read
 from tests.unit.group_story import Story
-from tests.unit.test_cli_status import FRESH, look, member, silent, with_peers
+from tests.unit.test_cli_status import FRESH, gone, look, member, silent, with_peers
 from tests.unit.test_problems import TABLE
 
 CODES = ("replica_silent", "member_unreachable", "engine_down", "never_reached", "log_damaged", "audit_divergent",
@@ -47,11 +47,11 @@ def test_no_command_has_a_gap_whatever_is_known(seen: Callable[[GroupView], Grou
 
 
 def test_a_member_of_which_nothing_answers_is_started_where_it_was_and_the_command_shows_when_it_is_well() -> None:
-    refused = silent("n2") | {"reason": "connection refused: nothing listens there"}
-    (gone,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), refused]).problems
-    assert (gone.code, gone.member, gone.curl) == ("member_unreachable", "n2", None)
-    assert gone.step.startswith("start n2 on its machine (n2:1) as it was started before, by its service or")
-    assert gone.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1' --group g"
+    refused = gone("n2")
+    (left,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), refused]).problems
+    assert (left.code, left.member, left.curl) == ("member_unreachable", "n2", None)
+    assert left.step.startswith("start n2 on its machine (n2:1) as it was started before, by its service or")
+    assert left.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1' --group g"
 
 
 @pytest.mark.parametrize("store_id", [None, "s3"])
@@ -59,12 +59,12 @@ def test_a_member_that_was_added_and_never_started_is_told_its_first_start(store
     """A later start, which needs no --join, is refused there."""
     leader = with_peers(member("n0", acks=FRESH), "n0", "n1", "n2", "n3", learners=("n3",))
     leader["state"]["peers"][3] |= {"connected": False, "store_id": store_id}
-    refused = silent("n3") | {"reason": "connection refused: nothing listens there"}
-    (gone,) = look([leader, member("n1"), member("n2"), refused]).problems
-    assert (gone.code, gone.member) == ("member_unreachable", "n3")
+    refused = gone("n3")
+    (left,) = look([leader, member("n1"), member("n2"), refused]).problems
+    assert (left.code, left.member) == ("member_unreachable", "n3")
     said = "quorumscope node --join --id n3 --group g --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --data DIR"
-    assert (said in gone.step) is (store_id is None), gone.step
-    assert gone.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --group g"
+    assert (said in left.step) is (store_id is None), gone.step
+    assert left.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --group g"
 
 
 def test_what_this_machine_knows_of_a_start_is_printed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.hand_over.adopt import adopt_broker
 from node.hand_over.report import Refused
 from node.message_store.local_store import LocalMessageStore, LocalSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.broker.broker import Broker
 from node.config import Settings, load
 from node.hand_over.adopt import adopt_broker

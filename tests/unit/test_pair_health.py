@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Failure
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.pair_view import connections_of, context_of, picture_of, rows_of, waiting_of
 from app.console.settings import Seed
@@ -334,7 +334,7 @@ def test_status_of_a_broker_of_a_pair_is_that_of_the_pair(
             return 200, pair.ha["m"]
         return (200, {"kind": "classic"}) if resource == "" else (404, {"title": "Not Found"})
 
-    for module in ("ha", "common"):
+    for module in ("ha", "control_calls"):
         monkeypatch.setattr(f"app.commands.{module}.control_answer", answer)
     monkeypatch.setattr("app.commands.ha.LOOK_AGAIN_S", 0.0)
     said = []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from app.commands import common
+from app.commands import output
 from app.commands.entries import print_entry
 from app.console import fragments
 from node.logs import Log
@@ -82,9 +82,9 @@ def test_what_a_member_says_is_escaped_on_stderr_and_in_results(monkeypatch: pyt
     out, errors = Terminal(terminal=True), Terminal(terminal=False)
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", errors)
-    common.say(f"n0 answers: {EVIL}")
-    common.show(EVIL)
-    common.show_json({"detail": EVIL})
+    output.say(f"n0 answers: {EVIL}")
+    output.show(EVIL)
+    output.show_json({"detail": EVIL})
     for stream in (out, errors):
         assert all(one.isprintable() or one in "\n\t" for one in stream.written().decode())
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit, Failure
+from app.commands.endings import Exit, Failure
 from app.commands.message_lines import Form, lines_of, messages_of
 from app.commands.producing import WINDOW, Producing
 from app.commands.topics_io import delay_level

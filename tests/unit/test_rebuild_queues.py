@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands.common import Exit
+from app.commands.endings import Exit
 from node.message_store.checking.verify import verify
 from node.message_store.dispatch import Dispatcher
 from node.message_store.errors import MessageStoreError

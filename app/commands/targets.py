@@ -1,85 +1,37 @@
-"""Parts that all commands share: exit codes, one-line errors, JSON, and which group a command speaks to.
+"""Which group a command speaks to: its options, and the members as they follow from them.
 
-Invariants: results go to stdout, everything else to stderr; a command ends with one of `Exit`'s codes and says why in
-one line when that is not 0 (1 and 2 speak through the result itself).
+Invariant: what names no group, or several, ends the command before anything is asked of a member.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import inspect
-import json
 import os
 import shlex
-import shutil
 import ssl
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.answer_time import AnswerTime
+from app.commands.control_calls import HTTP_TIMEOUT_S, control_state
+from app.commands.endings import ClassicBroker, Exit, Failure, Silence, Unheard
+from app.commands.output import say
 from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesError, TlsFlags
-from app.commands.unreachable import without_answer
-from node.client import Denied, LedgerClient, LedgerError, NotAppended, OutcomeUnknown, Refused, Unreachable
+from node.client import LedgerClient
 from node.config import ConfigError, Settings, load, read_token
-from node.printable import escaped, escaped_json, json_for
 from node.protocol.group_id import is_group_id
-from node.protocol.peers import check_host, is_address
-from node.views.reading import Unreadable, read
+from node.protocol.peers import is_address
 from node.views.state import StateView
 
 if TYPE_CHECKING:
     from app.demo.state import DemoState
 
-T = TypeVar("T")
-HTTP_TIMEOUT_S: Final = 5.0
 I32_MAX: Final = (1 << 31) - 1  # what the fields of requests hold: a larger number is a slip at the keyboard
 I64_MAX: Final = (1 << 63) - 1
-CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
-CONTROL_ANSWER_S: Final = 60.0  # for all of an answer, beside the time for its first bytes
-
-
-class Exit(IntEnum):
-    """The exit codes (INTERFACES, "Command line")."""
-
-    FINE = 0
-    FINDING = 1
-    UNDETERMINED = 2
-    USAGE = 64
-    UNREACHABLE = 69
-    UNKNOWN_OUTCOME = 75
-    DENIED = 77
-    INTERRUPTED = 130
-
-
-class Failure(Exception):
-    """Ends a command with `code`; the message is the one line that stderr gets."""
-
-    def __init__(self, code: Exit, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class NotThere(Failure):
-    """A control plane answered 404."""
-
-
-class ClassicBroker(Failure):
-    """The control plane is that of a master or slave in classic mode, no group's."""
-
-    def __init__(self, url: str) -> None:
-        text = f"{url} is a broker in classic mode, no member of a group: `quorumscope ha status --node {url}`"
-        super().__init__(Exit.USAGE, text)
-
-
 PeersOption = Annotated[
     str | None, typer.Option("--peers", metavar="ID-HOST:PORT;…", help="The members, as DLedger writes them.")
 ]
@@ -90,7 +42,6 @@ GroupOption = Annotated[str | None, typer.Option("--group", metavar="NAME", help
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A TOML file; flags and QUORUMSCOPE_* go before it.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 TokenFileOption = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="A file with the API token; $QUORUMSCOPE_TOKEN otherwise."),
@@ -121,34 +72,6 @@ class Target:
         return LedgerClient(
             peers, group=self.group, group_id=self.group_id, deadline_s=deadline_s, token=self.token, tls=self.tls
         )
-
-
-def say(line: str) -> None:
-    """Progress and remarks for people on stderr, a line each; one that cannot be written changes no exit code."""
-    with contextlib.suppress(OSError):
-        print(escaped(line), file=sys.stderr, flush=True)
-
-
-def show(line: str) -> None:
-    """One line of a result for people, on stdout; also to a pipe, where something may read line by line."""
-    print(escaped(line), flush=True)
-
-
-def show_lines(lines: Iterable[str]) -> None:
-    """Several of them: an element is a line."""
-    print("\n".join(map(escaped, lines)), flush=True)
-
-
-def terminal_width() -> int | None:
-    """How many characters a line of stdout has room for; None where it is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def show_json(value: Any) -> None:
-    """A result as JSON on stdout."""
-    on_terminal = sys.stdout.isatty()
-    text = json_for(sys.stdout, value, 2 if on_terminal else None)
-    print(escaped_json(text) if on_terminal else text, flush=True)
 
 
 def settings_of(overrides: Mapping[str, Any], config: Path | None, flags: Mapping[str, str] | None = None) -> Settings:
@@ -267,7 +190,6 @@ def _target_from_control(
     url: str, group: str | None, token: str | None, shown: ssl.SSLContext | None, checked: ssl.SSLContext | None,
     configured: Target | None,
 ) -> Target:  # fmt: skip
-    from app.commands.unanswered import asked_elsewhere
     from app.demo.state import demo_of
 
     demo = demo_of(url)
@@ -290,109 +212,14 @@ def _target_from_control(
     return Target(peers, state.group, token, urls, shown, checked, known, state.self_id, itself)
 
 
-def control_state(
-    url: str, group: str | None, token: str | None, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S
-) -> StateView:
-    """The state that a control plane gives. Raises Failure."""
-    try:
-        asked = f"?{urlencode({'group': group})}" if group else ""
-        return read(StateView, control_call("GET", url, f"state{asked}", token, tls=tls, within_s=within_s))
-    except NotThere:
-        if control_call("GET", url, "", token, tls=tls).get("kind") == "classic":
-            raise ClassicBroker(url) from None
-        raise
-    except Unreadable as error:
-        raise Failure(Exit.UNREACHABLE, f"{url}: its state cannot be read: {error}") from error
-
-
-def control_call(
-    method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
-    *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
-) -> dict[str, Any]:  # fmt: skip
-    """One call of a control plane's API; a body makes it a change; `tls`: None for this machine's authorities.
-
-    Raises Failure.
-    """
-    status, content = control_answer(method, url, resource, token, body, tls=tls, within_s=within_s)
-    if status >= 400:
-        reason = content.get("detail") or content.get("title")
-        # It was reached, and said no: what was asked does not fit how things stand, or another group is asked for (400,
-        # DLedger's UNKNOWN_GROUP). 404 without it: it is another kind of node.
-        denied = content.get("code") == 400
-        code = Exit.FINDING if status in (409, 410, 412, 421, 422) else Exit.UNREACHABLE
-        kind = NotThere if status == 404 and not denied else Failure
-        raise kind(Exit.DENIED if denied else code, f"{url} answered {status}: {reason}")
-    return content
-
-
-def control_answer(
-    method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
-    *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
-) -> tuple[int, dict[str, Any]]:  # fmt: skip
-    """The same, but that a problem is an answer as well, unless the caller is not allowed to. Raises Failure."""
-    import httpx2
-
-    from app.commands.unanswered import bounded
-
-    base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
-    try:  # resolvers refuse what is no host name with errors of all kinds
-        parts = urlsplit(base)
-        check_host(parts.hostname or "")
-        if parts.scheme not in ("http", "https") or parts.port == 0:
-            raise ValueError("that is not the address of a control plane, such as http://127.0.0.1:8431")
-    except ValueError as error:
-        raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
-    headers = {"accept": "application/json", "accept-encoding": "identity"}
-    headers |= {"authorization": f"Bearer {token}"} if token else {}
-    address = f"{base}/api/v1/{resource}".rstrip("/")
-    timeout = httpx2.Timeout(min(HTTP_TIMEOUT_S, within_s), read=within_s)
-    try:
-        with (
-            AnswerTime(CONTROL_ANSWER_S + within_s) as time_left,
-            httpx2.Client(timeout=timeout, trust_env=False, verify=tls or True) as client,
-            client.stream(method, address, json=body, headers=headers, extensions={"trace": time_left.see}) as answer,
-        ):
-            status, raw = answer.status_code, bounded(base, answer.iter_raw(), CONTROL_ANSWER_BYTES_MAX)
-    except httpx2.InvalidURL as error:
-        raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
-    except (httpx2.HTTPError, TimeoutError) as error:
-        may_be_done, text = without_answer(base, error, changes=method != "GET" and not (body or {}).get("dry_run"))
-        raise Failure(Exit.UNKNOWN_OUTCOME if may_be_done else Exit.UNREACHABLE, text) from error
-    content = None
-    with contextlib.suppress(ValueError, RecursionError):
-        content = json.loads(raw)
-    if not isinstance(content, dict):
-        raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
-    if status in (401, 403):
-        raise Failure(Exit.DENIED, f"{base} denies it: {content.get('detail') or content.get('title')}")
-    return status, content
-
-
-def run_async(work: Callable[[], Awaitable[T]]) -> T:
-    """Runs a coroutine function; what the ledger's client raises becomes the exit code that it means."""
-
-    async def awaited() -> T:
-        return await work()
-
-    try:
-        return asyncio.run(awaited())
-    except LedgerError as error:
-        raise failure_of(error) from error
-
-
-def failure_of(error: LedgerError) -> Failure:
-    """The exit code for what the ledger's client raised."""
-    if isinstance(error, Denied):
-        hint = "; say which group with --group" if "UNKNOWN_GROUP" in str(error) else ""
-        if "token_file" in str(error):
-            hint = "; show it with --token-file FILE, or in $QUORUMSCOPE_TOKEN"
-        return Failure(Exit.DENIED, f"denied: {error}{hint}")
-    if isinstance(error, OutcomeUnknown):
-        return Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {error}")
-    if isinstance(error, Unreachable):
-        return Failure(Exit.UNREACHABLE, f"unreachable: {error}")
-    if isinstance(error, Refused):
-        return Failure(Exit.FINDING, f"refused: {error}")
-    if isinstance(error, NotAppended):
-        return Failure(Exit.FINDING, f"not appended: {error}")
-    return Failure(Exit.UNDETERMINED, str(error))
+def asked_elsewhere(failure: Failure, configured: Target | None) -> Target:
+    """The members where this machine's settings, or a demo's note, name them. Raises Failure where nothing does."""
+    if failure.code != Exit.UNREACHABLE:
+        raise failure
+    if configured is None:
+        if not isinstance(failure, Unheard) or failure.silence is Silence.BROKEN:
+            raise failure  # something answers there
+        others = "ask by another member's control plane (--node), or the members at their own ports (--peers)"
+        raise Failure(failure.code, f"{failure}; {others}") from failure
+    say(f"{failure}; the members are asked at their own ports")
+    return replace(configured, unanswered=str(failure))

@@ -5,6 +5,7 @@ What tries several addresses in turn says itself only that all attempts failed; 
 
 from __future__ import annotations
 
+import errno
 import os
 import ssl
 
@@ -27,3 +28,8 @@ def why_unreached(error: BaseException) -> str:
             break
         seen = behind
     return said
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether a machine answered, and nothing listens there."""
+    return why_unreached(error) == os.strerror(errno.ECONNREFUSED).lower()

@@ -14,7 +14,7 @@ from typing import Final
 
 from app.console.sample import NodeSample
 from app.console.their_clock import TheirClock
-from app.health.facts import natural, rfc3339
+from app.health.facts import natural, rfc3339, time_of
 from app.health.group_view import ClusterView, GroupView, Marks, MemberView, QuorumView
 from app.health.leading import may_go_on
 from node.protocol.quorum import majority_of
@@ -24,6 +24,7 @@ from node.views.state import LinkView, LogView
 
 # Who was heard longer ago than this says nothing about now (the leader steps down without a quorum in about 1 s).
 ACK_FRESH_MS: Final = 2000
+BEGINS_MS: Final = 1000
 STALE_S: Final = 2.0  # an answer older than this is no picture of now, whoever is still being asked
 # Watermarks are of one term: a deposed leader's answer must not colour the new one's picture.
 NO_LEADER_REASON: Final = "no leader is known that could tell"
@@ -46,9 +47,26 @@ def reach_of(sample: NodeSample, now: datetime) -> str:
 
 
 def find_leader(samples: Iterable[NodeSample], now: datetime) -> NodeSample | None:
-    """The reachable leader of the highest term; a deposed one may still believe it leads."""
-    leaders = [one for one in samples if one.leads and reach_of(one, now) == "ok"]
-    return max(leaders, key=lambda one: one.term or 0, default=None)
+    """The reachable leader of the highest term; a deposed one may still believe it leads, or said so just before."""
+    every = list(samples)
+    leaders = [one for one in every if one.leads and reach_of(one, now) == "ok"]
+    newest = max(leaders, key=lambda one: one.term or 0, default=None)
+    return None if newest is None or is_left(newest, every) else newest
+
+
+def is_left(leader: NodeSample, samples: Sequence[NodeSample]) -> bool:
+    """Whether too few voters are left in its term for a quorum. Who has gone on to a higher one never comes back, so
+    that it does not matter who was asked first."""
+    voters = [one for one in samples if is_voter(one, leader)]
+    gone_on = [one for one in voters if (one.term or 0) > (leader.term or 0) and not was_removed(one)]
+    return len(voters) - len(gone_on) < majority_of(len(voters))
+
+
+def is_voter(sample: NodeSample, leader: NodeSample) -> bool:
+    """By the leader's log; where it does not say, everybody is one."""
+    peers = leader.state.peers if leader.state is not None else None
+    known = {one.id: one.is_voter is not False for one in peers or ()}
+    return known.get(sample.node_id, False) if known else True
 
 
 def member_ids(leader: NodeSample | None) -> frozenset[str] | None:
@@ -200,6 +218,8 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
         reported = reported or any(one.last_heard_ms is not None for one in links.values())
         itself = any(one.id == leader.node_id for one in voters)  # one that removes itself leads on until that stands
         standing = itself + heard if reported or size == 1 else None
+        if standing is not None and standing < needed and has_just_begun(members, leader):
+            standing = None  # a majority has just voted for it, and not answered its heartbeats yet
         stands = standing >= needed if standing is not None else (True if answering >= needed else None)
     elif any(one.role == "FOLLOWER" and one.leader_id for one in members):
         stands = None  # somebody follows a leader that we cannot reach
@@ -210,6 +230,14 @@ def quorum(members: Sequence[MemberView], leader: NodeSample | None) -> QuorumVi
     else:
         standing, stands = 0, False
     return QuorumView(size=size, needed=needed, answering=answering, standing=standing, stands=stands)
+
+
+def has_just_begun(members: Sequence[MemberView], leader: NodeSample) -> bool:
+    """Whether it has led for less time than voters may take to answer it."""
+    one = next((one for one in members if one.id == leader.node_id), None)
+    led = time_of(one.state.role_since) if one is not None and one.state is not None else None
+    asked = time_of(one.last_seen) if one is not None else None
+    return led is not None and asked is not None and (asked - led).total_seconds() * 1000 < BEGINS_MS
 
 
 def ack_is_fresh(watermark: WatermarkView | None) -> bool:

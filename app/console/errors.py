@@ -123,6 +123,10 @@ class NodeUnreachable(ConsoleError):
     title = "The node does not answer"
 
 
+class NothingListens(NodeUnreachable):
+    """Its machine refuses the connection: the process that should listen there is gone, and that is known at once."""
+
+
 def problem(
     status: int, title: str, detail: str, *, code: str | int | None = None, action: str | None = None, **extra: Any
 ) -> JSONResponse:

@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import httpx2
 
-from app.console.errors import ConsoleError, NodeUnreachable
+from app.console.errors import ConsoleError, NodeUnreachable, NothingListens
 from app.console.settings import ConsoleSettings
 from app.db.base import utc_now
 from app.health.facts import CERTIFICATE_SOON
-from app.why_unreached import why_unreached
+from app.why_unreached import is_refused, why_unreached
 from node.background import Background, reason_of
 from node.certificates import not_after
 from node.tls_files import tls_trouble
@@ -159,7 +159,8 @@ class Nodes:
         except (httpx2.TimeoutException, TimeoutError):
             raise NodeUnreachable(f"{control_url} did not answer in time", code="timeout") from None
         except httpx2.HTTPError as error:
-            raise NodeUnreachable(f"{control_url}: {why_unreached(error)}", code="unreachable") from None
+            kind = NothingListens if is_refused(error) else NodeUnreachable
+            raise kind(f"{control_url}: {why_unreached(error)}", code="unreachable") from None
         except (OSError, ValueError, httpx2.InvalidURL) as error:  # such as a host name that no resolver takes
             raise NodeUnreachable(f"{control_url}: {reason_of(error)}", code="unreachable") from None
 

@@ -41,6 +41,7 @@ class NodeSample:
     last_clock: Clock | None = None  # as it said last: an engine that is silent now does not change its clock
     misses: int = 0
     missed_at: datetime | None = None  # when the first of these was noticed
+    is_gone: bool = False  # its machine refused the last connection: no further question is needed to know
     problem: str | None = None
     answers: str | None = None  # what its control plane does in place of a state: see MemberView
     state: StateView | None = None
@@ -66,9 +67,9 @@ class NodeSample:
         self.added_at, self.last_seen = step.moved(self.added_at), step.moved(self.last_seen)
         self.missed_at = step.moved(self.missed_at)
 
-    def missed(self, why: str | None, answers: str | None = None) -> None:
+    def missed(self, why: str | None, answers: str | None = None, *, is_gone: bool = False) -> None:
         """It was asked and said nothing that is an answer."""
-        self.misses += 1
+        self.misses, self.is_gone = self.misses + 1, is_gone
         self.missed_at = self.missed_at or datetime.now(UTC)
         self.problem, self.answers = why, answers
 
@@ -84,7 +85,7 @@ class NodeSample:
         """ok | stale | never | down (the control plane answers, its engine does not run)."""
         if self.last_seen is None:
             return "never"
-        if self.misses >= MISSES_UNTIL_STALE:
+        if self.misses >= MISSES_UNTIL_STALE or (self.misses and self.is_gone):
             return "stale"
         engine = "ok" if self.state is None else self.state.engine
         return {"ok": "ok", "stale": "stale"}.get(engine, "down")

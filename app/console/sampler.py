@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from app.console.errors import ConsoleError, NodeUnreachable
+from app.console.errors import ConsoleError, NodeUnreachable, NothingListens
 from app.console.nodes import NodeRefused, Nodes
 from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
@@ -83,7 +83,8 @@ class Poller:
             known = sample.ha is not None
             state, ha = await ask_either(self.nodes, sample.control_url, is_classic=known)
         except ConsoleError as error:
-            sample.missed("; ".join(said for said in (error.detail, waits(sample)) if said), what_answers(error))
+            why = "; ".join(said for said in (error.detail, waits(sample)) if said)
+            sample.missed(why, what_answers(error), is_gone=isinstance(error, NothingListens))
             return
         if state.self_id != sample.node_id:
             sample.missed(f"{sample.control_url} is {state.self_id}, not {sample.node_id}")

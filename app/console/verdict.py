@@ -74,6 +74,8 @@ def quorum_phrase(view: GroupView) -> str:
     if quorum.stands is None:
         return f"Whether the quorum stands is unknown ({counted})."
     if not quorum.stands and quorum.answering >= quorum.needed:
+        if view.leader_id is None:
+            return f"No member leads, so nothing is committed now ({counted})."
         return f"No quorum hears each other ({counted})."
     if not quorum.stands:
         return f"The quorum does not stand ({counted})."

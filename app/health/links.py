@@ -52,6 +52,8 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
         way = one_way(facts, leader, one)
         if one.role == "LEADER" and one.term == leader.term:
             continue  # `two_leaders` says it
+        if one.role == "LEADER" and said_before_its_end(facts, leader, one):
+            continue  # it led then
         if one.role == "LEADER":
             text = f"{one.id} is cut off: it still believes that it leads term {one.term}, for {{age}}"
             yield Finding("cut_off", ATTENTION, text, one.id, since_of(facts, leader, one, ours, hears_ms))
@@ -75,6 +77,12 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
         elif follows is None and (ours is None or hears_ms is None):
             text = f"{one.id} follows nobody, though {leader.id} leads, for {{age}}"
             yield Finding("cut_off", ATTENTION, text, one.id, grace_s=OLD_ACKS_GRACE_S)
+
+
+def said_before_its_end(facts: Facts, leader: MemberView, one: MemberView) -> bool:
+    """Whether an earlier leader was asked before the present one led, or before it could have heard of that."""
+    led, asked = time_of(leader.state.role_since if leader.state else None), time_of(one.last_seen)
+    return led is not None and asked is not None and asked - led < timedelta(milliseconds=facts.patience_ms)
 
 
 def silence_ms(facts: Facts, leader: MemberView, one: MemberView) -> float | None:

@@ -429,7 +429,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "The quorum is lost: n0 leads and does not hear n1 and n2",
         "No quorum hears each other",
     ),
-    (no_leader, "critical", ["no_leader"], "There is no leader: no write can be accepted", "No quorum hears"),
+    (no_leader, "critical", ["no_leader"], "There is no leader: no write can be accepted", "No member leads"),
     (leader_unseen, "attention", ["leader_out_of_sight", "replica_silent"], "The leader n0 does not answer", "unknown"),
     (split_brain, "critical", ["two_leaders"], "n0 and n1 both lead term 4", ""),
     (cut_off, "attention", ["cut_off"], "n1 is cut off from n0, for 14 s; it still answers here.", "Quorum stands"),

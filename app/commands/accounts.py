@@ -301,10 +301,10 @@ def verify(
         older = f", {done.older_rows} rows from before there was a chain" if done.older_rows else ""
         ends = f", {done.rows_without_end} of them without an end" if done.rows_without_end else ""
         whole = "intact" if head is not None else "intact as far as it goes"
-        say(f"{'NOT intact' if done.problems else whole}: {done.entries} entries, {done.rows} rows{ends}{older}")
+        show(f"{'NOT intact' if done.problems else whole}: {done.entries} entries, {done.rows} rows{ends}{older}")
         if head is None:
             say("whether the newest entries were removed, or all were made anew, shows with --head only")
-        say(f"newest hash {done.head}: keep it elsewhere, and give it with --head next time")
+        show(f"newest hash {done.head}: keep it elsewhere, and give it with --head next time")
     return Exit.FINDING if done.problems else Exit.FINE
 
 

@@ -156,6 +156,7 @@ def test_the_command_line_gives_shows_and_records_them(tmp_path: Path, capsys: p
     assert run_cli(["token", "list", *db]) == 0
     assert "demo: viewer" in capsys.readouterr().out
     assert run_cli(["trail", "verify", *db]) == 0
+    capsys.readouterr()
     assert run_cli(["trail", "export", *db]) == 0
     lines = [json.loads(json.loads(one)["content"]) for one in capsys.readouterr().out.splitlines()]
     ended = [one["detail"] for one in lines if (one.get("detail") or {}).get("after", {}).get("cluster_roles")]

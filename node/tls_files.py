@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from node.measured_tls import server_context
+
 
 def tls_trouble(certificate: Path | None, key: Path | None, authority: Path | None) -> str | None:
     """What is wrong with them, in one line that names the file; None where nothing is, or none is named."""
@@ -51,8 +53,7 @@ class ServerTls:
         trouble = tls_trouble(self._certificate, self._key, None)
         if trouble is not None:
             raise ValueError(trouble)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = server_context()
         context.load_cert_chain(str(self._certificate), str(self._key), password=lambda: b"")
         return context
 

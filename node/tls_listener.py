@@ -20,6 +20,7 @@ HANDSHAKES_MAX: Final = 128
 HANDSHAKE_WITHIN_S: Final = 10.0
 ACCEPTS_MAX: Final = 16  # before others have their turn
 AFTER_ERROR_S: Final = 0.1
+RECEIVED_BYTES: Final = 32 << 10  # in the kernel, which takes twice as much: no more is carried out in one go
 
 
 class TlsListener:
@@ -37,6 +38,7 @@ class TlsListener:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED_BYTES)  # and so of each connection
         self._watch()
 
     @property

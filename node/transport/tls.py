@@ -5,23 +5,22 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-
-def _context(purpose: ssl.Purpose, certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(purpose, cafile=str(authority))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(str(certificate), str(key))
-    return context
+from node import measured_tls
 
 
 def server_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
     """Clients and members must show a certificate of that authority."""
-    context = _context(ssl.Purpose.CLIENT_AUTH, certificate, key, authority)
+    context = measured_tls.server_context()
+    context.load_verify_locations(str(authority))
+    context.load_cert_chain(str(certificate), str(key))
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
     """Who answers is checked by its certificate's name (the member's id), not by its host."""
-    context = _context(ssl.Purpose.SERVER_AUTH, certificate, key, authority)
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(str(certificate), str(key))
     context.check_hostname = False
     return context

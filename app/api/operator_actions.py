@@ -12,7 +12,8 @@ from app.api.common import ClusterId, ConsoleDep, Json, OfALog, ViewerDep, note
 from app.api.models import OperationView
 from app.api.node_models import NodeAppended
 from app.console.cursors import INT64_MAX
-from app.console.errors import Invalid
+from app.console.errors import ConsoleError, Invalid, NodeUnreachable, NothingListens
+from app.console.nodes import NodeRefused
 from app.console.preflight import Preflight
 from app.console.proxy import pick
 from node.openapi_statuses import says
@@ -80,9 +81,27 @@ async def append(cluster_id: ClusterId, body: NewEntries, request: Request, cons
     view = console.group_view(cluster_id)
     node_id, url = pick(view, view.leader_id)
     sent: dict[str, Any] = body.model_dump(by_alias=True, exclude_none=True)
-    answer = await console.nodes.json("POST", url, "entries", json=sent, timeout_s=APPEND_TIMEOUT_S)
+    try:
+        answer = await console.nodes.json("POST", url, "entries", json=sent, timeout_s=APPEND_TIMEOUT_S)
+    except NothingListens as error:
+        raise with_outcome(error, "not_appended") from None
+    except NodeRefused as error:  # a node's own answers say it
+        raise with_outcome(error, "unknown") from None
+    except NodeUnreachable as error:
+        detail = (
+            f"{error.detail}. The entries may have been appended, or may yet be: look before you append them again."
+        )
+        raise NodeUnreachable(
+            detail, status=504, title="Outcome unknown", code=error.code, outcome="unknown", safe_to_retry=False
+        ) from None
     indexes = {
         name: answer[name] for name in ("first_index", "last_index", "term") if isinstance(answer.get(name), int)
     }
     note(request, f"clusters/{cluster_id}/entries", after={"entries": len(body.entries), **indexes})
     return {"node_id": node_id, **answer}
+
+
+def with_outcome(error: ConsoleError, outcome: str) -> ConsoleError:
+    """What an append's answer has to say, unless it does (SAFETY C2)."""
+    error.extra.setdefault("outcome", outcome)
+    return error

@@ -8,6 +8,7 @@ its traceback.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
@@ -40,6 +41,10 @@ ACTIONS: Final = {
     502: "Look at the group's page: it shows which members answer. Try again once this one does.",
     503: "Try again in a few seconds.",
 }
+
+
+# A POST that appends to a group's log: its errors say whether it may have happened (SAFETY C2).
+APPENDS: Final = re.compile(r"/api/v1/clusters/[^/]+/entries")
 
 
 class ConsoleError(Exception):
@@ -151,6 +156,8 @@ def render(
     """A page for people, problem+json for programs."""
     app = scope.get("app")
     if app is None or not wants_page(scope):
+        if appends(scope):  # who asked a node says so, otherwise it was refused before
+            extra.setdefault("outcome", "not_appended")
         return problem(status, title, detail, code=code, action=action, **extra)
     context = {
         "status": status,
@@ -162,6 +169,10 @@ def render(
     }
     answer: Response = app.state.templates.TemplateResponse(Request(scope), "error.html", context, status_code=status)
     return answer
+
+
+def appends(scope: Scope) -> bool:
+    return scope["method"] == "POST" and APPENDS.fullmatch(scope["path"]) is not None
 
 
 def again(scope: Scope) -> str | None:
@@ -193,11 +204,12 @@ def unexpected(scope: Scope, error: Exception) -> Response:
         status, title = 500, "The console failed at this"
         detail = f"An error that it did not expect.{changed} The nodes are not affected."
         action = f"Try again. If it stays so, report what the console's log has under the reference {reference}."
+    known = {"outcome": "unknown"} if appends(scope) else {}
     try:
-        return render(scope, status, title, detail, action=action, reference=reference)
+        return render(scope, status, title, detail, action=action, reference=reference, **known)
     except Exception:  # the page itself may be what is broken
         log.exception("the page of an error could not be drawn")
-        return problem(status, title, detail, action=action, reference=reference)
+        return problem(status, title, detail, action=action, reference=reference, **known)
 
 
 async def on_console_error(request: Request, error: Exception) -> Response:

@@ -149,6 +149,7 @@ class FakeGroup(httpx2.AsyncBaseTransport):
         self.operation_steps = 1
         self.requests: list[httpx2.Request] = []
         self.silent_on_transfer = False
+        self.fails_appends: httpx2.TransportError | None = None
 
     @property
     def leader(self) -> FakeNode | None:
@@ -194,6 +195,8 @@ class FakeGroup(httpx2.AsyncBaseTransport):
                 **entry(index, node.bodies.get(index, f"entry {index}")),
             }  # fmt: skip
         if what == "entries" and request.method == "POST":
+            if self.fails_appends is not None:
+                raise self.fails_appends
             sent = json.loads(request.content)
             node.end += len(sent["entries"])
             return 200, {"first_index": node.end, "last_index": node.end, "term": self.term, "durable": True}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
 from app.console.settings import Seed
@@ -12,7 +14,7 @@ from app.db.engine import Sessions
 from app.db.models import ConsoleMeta
 from app.db.repositories import meta
 from tests.unit.console_kit import run, running
-from tests.unit.fake_control import FakeGroup
+from tests.unit.fake_control import FakeGroup, Json
 
 pytestmark = pytest.mark.usefixtures("samples_stay_new")
 
@@ -234,5 +236,35 @@ def test_openapi_describes_the_api_and_no_page(tmp_path: Path) -> None:
             assert set(refused["422"]["content"]) == set(refused["409"]["content"]) == {"application/problem+json"}
             assert all(path.startswith("/api/v1") for path in paths)
             assert {"/api/v1/clusters", "/api/v1/me", "/api/v1/admin-trail", "/api/v1/problems"} <= set(paths)
+
+    run(work())
+
+
+def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
+    """Who does not hear so sends it again, and has it twice (SAFETY C2)."""
+
+    async def work() -> None:
+        group = FakeGroup()
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            ann = await kit.person()
+
+            async def appended(where: str = "demo", **body: Any) -> tuple[int, Json]:
+                answer = await ann.change("POST", f"/api/v1/clusters/{where}/entries", json=body)
+                return answer.status_code, answer.json()
+
+            for failure in (httpx2.ReadTimeout("no answer"), httpx2.RemoteProtocolError("closed")):
+                group.fails_appends = failure
+                status, said = await appended(entries=["x"])
+                assert (status, said["outcome"], said["safe_to_retry"]) == (504, "unknown", False)
+            group.fails_appends = httpx2.ConnectError("refused")
+            group.fails_appends.__cause__ = ConnectionRefusedError(111, "refused")
+            status, said = await appended(entries=["x"])
+            assert (status, said["outcome"]) == (502, "not_appended")
+            for wrong in ({"entries": []}, {"entries": ["x"], "expected": 3}, {"entries": ["x"], "expected_index": -1}):
+                status, said = await appended(**wrong)
+                assert (status, said["outcome"]) == (422, "not_appended")
+            status, said = await appended("other", entries=["x"])
+            assert (status, said["outcome"]) == (404, "not_appended")
 
     run(work())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import AfterValidator, Field
 
 from app.api.common import ClusterId, ConsoleDep, Cursor, Json, Limit, NodeId, OfALog, ViewerDep, note
 from app.api.models import OperationView
@@ -19,33 +18,10 @@ from app.console.member_changes import KIND, MemberChange, MemberPreflight, chec
 from app.db.idempotency import fingerprint
 from app.security.roles import Viewer
 from node.openapi_statuses import says
-from node.protocol.peers import checked_address, checked_id
-from node.views.request_body import RequestBody
+from node.views.member_requests import Change, Moved, NewMember
 
 router = APIRouter(prefix="/clusters/{cluster_id}/members", tags=["members"], dependencies=[OfALog])
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
-Term = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
-Address = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_address)]
-
-
-class Change(RequestBody):
-    """What every change may say: `if_term` refuses with 412 when the term moved."""
-
-    if_term: Term = None
-    dry_run: bool = False
-
-
-class NewMember(Change):
-    """`learner`: it stays one; else it becomes a voter once it has caught up. `replaces`: then that voter leaves."""
-
-    id: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(checked_id)]
-    address: Address
-    learner: bool = False
-    replaces: Annotated[str | None, Field(max_length=64)] = None
-
-
-class Moved(Change):
-    address: Address
 
 
 class MembersDryRun(MemberPreflight):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AfterValidator, Field
 
 from node.control.common import (
     INT64_MAX,
@@ -29,38 +28,14 @@ from node.control.leadership import STARTED, Key, name_of
 from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.peers import checked_address, checked_id
+from node.views.member_requests import Change, Moved, NewMember
 from node.views.members import MembersView
-from node.views.request_body import RequestBody
 from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["members"])
 ASK_S = 30.0  # a quorum's disks; without a quorum the leader steps down, and says so
 PREFLIGHT_S = 5.0
-TermAsked = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 MemberId = Annotated[str, Path(min_length=1, max_length=64)]
-
-Address = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(checked_address)]
-
-
-class Change(RequestBody):
-    """What every change may say."""
-
-    if_term: TermAsked = None
-    dry_run: bool = False
-
-
-class NewMember(Change):
-    """`learner`: it stays one; else it becomes a voter once it has caught up. `replaces`: then that voter leaves."""
-
-    id: Annotated[str, Field(min_length=1, max_length=64), AfterValidator(checked_id)]
-    address: Address
-    learner: bool = False
-    replaces: Annotated[str | None, Field(max_length=64)] = None
-
-
-class Moved(Change):
-    address: Address
 
 
 @router.get("/members", response_model=MembersView)

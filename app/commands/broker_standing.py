@@ -10,14 +10,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from app.commands.control_calls import control_answer, control_state
+from app.commands.control_calls import SILENT_AFTER_S, control_answer, control_state
 from app.commands.endings import Failure
 from app.commands.standing import AskedMember
 from app.commands.targets import Target
 from node.views.state import AlarmView
 
 CODES: Final = "broker_"
-WITHIN_S: Final = 2.0
 
 
 async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:
@@ -35,14 +34,15 @@ def has_brokers(target: Target, url: str) -> bool:
     if target.demo:
         return target.has_brokers
     try:
-        return control_answer("GET", url, "broker", target.token, tls=target.control_tls, within_s=WITHIN_S)[0] == 200
+        status, _ = control_answer("GET", url, "broker", target.token, tls=target.control_tls, within_s=SILENT_AFTER_S)
     except Failure:
         return False
+    return status == 200
 
 
 def alarms_at(target: Target, url: str) -> tuple[AlarmView, ...] | Failure:
     try:
-        state = control_state(url, None, target.token, target.control_tls, WITHIN_S)
+        state = control_state(url, None, target.token, target.control_tls, SILENT_AFTER_S)
     except Failure as failure:
         return failure
     return tuple(one for one in state.alarms or () if (one.code or "").startswith(CODES))

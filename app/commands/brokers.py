@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.broker_calls import failure_of, urls_of
-from app.commands.control_calls import control_answer
+from app.commands.control_calls import SILENT_AFTER_S, control_answer
 from app.commands.endings import Exit, Failure, Unheard
 from app.commands.messages import in_columns
 from app.commands.output import JsonOption, show, show_json, show_lines
@@ -34,7 +34,9 @@ def brokers_of(target: Target) -> list[Json]:
 def broker_of(target: Target, member_id: str, url: str) -> Json:
     """Raises Failure."""
     try:
-        status, said = control_answer("GET", url, "broker", target.token, tls=target.control_tls)
+        status, said = control_answer(
+            "GET", url, "broker", target.token, tls=target.control_tls, within_s=SILENT_AFTER_S
+        )
     except Unheard as unheard:
         return {"broker": "unknown", "reason": str(unheard), "silence": unheard.silence, "self_id": member_id}
     except Failure as failure:

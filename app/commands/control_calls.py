@@ -19,6 +19,7 @@ from node.views.reading import Unreadable, read
 from node.views.state import StateView
 
 HTTP_TIMEOUT_S: Final = 5.0
+SILENT_AFTER_S: Final = 2.0  # who has said nothing for so long is called silent; one that is busy takes less
 CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
 CONTROL_ANSWER_S: Final = 60.0  # for all of an answer, beside the time for its first bytes
 

@@ -11,14 +11,15 @@ import contextlib
 import functools
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import typer
 
 from app.commands.broker_standing import with_broker_alarms
-from app.commands.control_calls import control_state
+from app.commands.control_calls import SILENT_AFTER_S, control_state
 from app.commands.endings import ClassicBroker, Exit, Failure, Silence, Unheard
 from app.commands.ledger_calls import run_async
 from app.commands.output import JsonOption, say, show_json, show_lines, terminal_width
@@ -37,11 +38,12 @@ from node.views.reading import Unreadable, read
 from node.views.replication import DispatchersView, WatermarksView
 from node.views.state import StateView
 
-ASK_WITHIN_S: Final = 2.0
-NO_ANSWER: Final = f"no answer within {ASK_WITHIN_S:.0f} s"
+NO_ANSWER: Final = f"no answer within {SILENT_AFTER_S:.0f} s"
 LATE_S: Final = 0.5
+AGAIN_S: Final = 0.5  # for one that said nothing in an earlier look
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
+NOBODY: Final[Mapping[str, AskedMember]] = MappingProxyType({})
 BY_ITS_WORD: Final = {"stale": Silence.NO_WORD, "down": Silence.NOTHING_LISTENS}  # of an engine, by its control plane
 
 
@@ -49,7 +51,7 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
     """A member's state, and what only a leader knows; or `reach: down` with the reason."""
     known = AskedMember(id=member_id, address=address, watermarks=None, reach="down", reason=None, state=None)
     try:
-        async with asyncio.timeout(ASK_WITHIN_S):
+        async with asyncio.timeout(SILENT_AFTER_S):
             state = read(StateView, await client.introspect(member_id, "state"))
             reported: dict[str, object] = {"state": state}
             if state.role == "LEADER":
@@ -87,12 +89,14 @@ def unanswered(known: AskedMember, error: Exception) -> AskedMember:
     return known.model_copy(update={"reason": why, "silence": Silence.BROKEN})
 
 
-async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
+async def ask_group(
+    target: Target, recall: Recall | None = None, silent: Mapping[str, AskedMember] = NOBODY
+) -> StatusView:
     """All members' states, and what follows from them and from what `recall` remembers."""
-    asked = of_one_group(await ask_all(target))
+    asked = of_one_group(await ask_all(target, silent))
     named = named_by_leader(target, asked)
     try:
-        asked += await ask_all(named)
+        asked += await ask_all(named, silent)
     except Denied as error:
         say(f"{', '.join(named.peers)}: {error}; give --peers with them, so that they are asked with the token")
     if target.itself is not None and target.asked is not None and target.asked not in named.peers:
@@ -104,17 +108,24 @@ async def ask_group(target: Target, recall: Recall | None = None) -> StatusView:
     return with_plain(summary_of(target.group, members, recall=recall, demo=target.demo, asked=target.asked))
 
 
-async def ask_all(target: Target) -> list[AskedMember]:
-    """Each member's state. Raises Denied."""
+async def ask_all(target: Target, silent: Mapping[str, AskedMember] = NOBODY) -> list[AskedMember]:
+    """Each member's state, in SILENT_AFTER_S whoever hangs. Who was `silent` before is given less time, and is still
+    what it was then where it uses that up. Raises Denied."""
+    named: dict[str, str] = {}  # control planes, by the members that have answered
 
     async def ask(member_id: str, address: str) -> AskedMember:
         # A client each: a member that hangs must not hold up the others.
-        client = target.client(ASK_WITHIN_S, only=member_id)
-        url, answered = target.control_urls.get(member_id), asyncio.Event()
+        client = target.client(SILENT_AFTER_S, only=member_id)
+        answered = asyncio.Event()
 
         async def its_engine() -> AskedMember:
             try:
-                return await ask_member(client, member_id, address)
+                async with asyncio.timeout(AGAIN_S if member_id in silent else None):
+                    member = await ask_member(client, member_id, address)
+                named.update(urls_of(member.state))
+                return member
+            except TimeoutError:
+                return silent[member_id]
             finally:
                 answered.set()
                 await client.close()
@@ -124,12 +135,17 @@ async def ask_all(target: Target) -> list[AskedMember]:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LATE_S):
                     await answered.wait()
-            if url is None or answered.is_set():
+            if answered.is_set() or member_id in silent:
                 return None
-            return await asyncio.to_thread(word_of, url, target.token, target.control_tls)
+            url, left_s = target.control_urls.get(member_id), SILENT_AFTER_S - LATE_S
+            if url is None:  # what a member only names gets no token
+                url = named.get(member_id)
+                return None if url is None else await asyncio.to_thread(word_of, url, None, target.control_tls, left_s)
+            return await asyncio.to_thread(word_of, url, target.token, target.control_tls, left_s)
 
         member, word = await asyncio.gather(its_engine(), its_control_plane())
-        member = member.model_copy(update={"control_url": url or own_url(member.state, member_id)})
+        url = target.control_urls.get(member_id) or own_url(member.state, member_id) or member.control_url
+        member = member.model_copy(update={"control_url": url})
         if word is None or member.reach != "down":
             return member
         return with_word(member, word).model_copy(update={"was_looked_up": True})
@@ -167,10 +183,11 @@ def named_by_leader(target: Target, asked: Sequence[AskedMember]) -> Target:
 
 async def look_closely(target: Target) -> StatusView:
     """Looks again where something may be a moment's, until it has lasted or is over: one look proves neither."""
-    recall = Recall()
+    recall, silent = Recall(), NOBODY
     deadline = time.monotonic() + LOOK_AGAIN_S
     while True:
-        summary = await ask_group(target, recall)
+        summary = await ask_group(target, recall, silent)
+        silent = {one.id: one for one in (*summary.members, *summary.others) if hangs(one)}
         doubt = any(one.field == "in_step" for one in summary.unknown)
         settled = not summary.pending and (bool(pressing_of(summary)) or not doubt)
         if settled or summary.quorum.answering == 0 or time.monotonic() > deadline:
@@ -185,8 +202,12 @@ def pressing_of(summary: StatusView) -> list[StatusProblem]:
 
 def own_url(state: StateView | None, member_id: str) -> str | None:
     """Where a member says that a control plane is, its own or another's."""
-    own = state.peer(member_id) if state is not None else None
-    return own.control_url if own is not None else None
+    return urls_of(state).get(member_id)
+
+
+def urls_of(state: StateView | None) -> dict[str, str]:
+    """All control planes that a member names."""
+    return {one.id: one.control_url for one in (state and state.peers) or () if one.control_url}
 
 
 async def completed(member: AskedMember, members: Sequence[AskedMember], target: Target) -> AskedMember:
@@ -218,10 +239,12 @@ def with_control_plane(
     return with_word(member, word_of(url, token, tls))
 
 
-def word_of(url: str, token: str | None, tls: ssl.SSLContext | None = None) -> StateView | Failure:
+def word_of(
+    url: str, token: str | None, tls: ssl.SSLContext | None = None, within_s: float = SILENT_AFTER_S
+) -> StateView | Failure:
     """What a control plane says, in as much time as its engine has."""
     try:
-        return control_state(url, None, token, tls, ASK_WITHIN_S)
+        return control_state(url, None, token, tls, within_s)
     except Failure as failure:
         return failure
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.control_calls import control_answer
+from app.commands.control_calls import SILENT_AFTER_S, control_answer
 from app.commands.endings import Exit, Failure
 from app.commands.ha_promote import promote
 from app.commands.messages import in_columns
@@ -24,7 +24,6 @@ from node.printable import escaped
 from node.views.ha import HaView
 from node.views.reading import Unreadable, read
 
-ASK_WITHIN_S: Final = 2.0
 LOOK_AGAIN_S: Final = 3.0
 LOOK_EVERY_S: Final = 0.25
 BROKERS_MAX: Final = 16
@@ -38,7 +37,7 @@ CaOption = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="The
 def asked(url: str, token: str | None, tls: Any) -> HaView | str:
     """What a broker says, or why it says nothing. Raises Failure where it is no broker of a pair."""
     try:
-        status, said = control_answer("GET", url, "ha", token, tls=tls, within_s=ASK_WITHIN_S)
+        status, said = control_answer("GET", url, "ha", token, tls=tls, within_s=SILENT_AFTER_S)
     except Failure as failure:
         if failure.code != Exit.UNREACHABLE:
             raise

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.control_calls import HTTP_TIMEOUT_S, control_state
+from app.commands.control_calls import SILENT_AFTER_S, control_state
 from app.commands.endings import ClassicBroker, Exit, Failure, Silence, Unheard
 from app.commands.output import say
 from app.commands.tls_options import CaOption, CertOption, KeyOption, TlsFilesError, TlsFlags
@@ -196,7 +196,7 @@ def _target_from_control(
     if demo is not None and group in (None, demo.group):
         configured = Target(token=token, asked=demo.member_at(url), **demo.target)
     try:
-        state = control_state(url, group, token, checked, HTTP_TIMEOUT_S / (1 if configured is None else 2))
+        state = control_state(url, group, token, checked, SILENT_AFTER_S / (1 if configured is None else 2))
     except Failure as failure:
         return asked_elsewhere(failure, configured)
     if configured is not None and configured.demo:

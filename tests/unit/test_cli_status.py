@@ -371,6 +371,43 @@ def test_the_control_plane_of_a_member_that_is_late_is_asked_meanwhile(monkeypat
     assert asyncio.run(commands.completed(one, [one], target)) == one and not was_asked.is_set()
 
 
+def test_a_control_plane_that_others_name_is_asked_meanwhile_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status --peers` waited for a member that hangs, and then as long for its control plane."""
+    was_asked = threading.Event()
+    asked: list[tuple[str, str | None]] = []
+
+    def hanging(url: str, _group: object, token: str | None, *_: object) -> None:
+        asked.append((url, token))
+        was_asked.set()
+        raise Unheard(Exit.UNREACHABLE, f"{url} cannot be reached: timed out", Silence.NO_WORD)
+
+    async def ask(_client: object, member_id: str, address: str) -> AskedMember:
+        if member_id == "n1":
+            assert await asyncio.to_thread(was_asked.wait, 20)
+            return read(AskedMember, silent("n1"))
+        leader = member("n0", acks=FRESH)
+        leader["state"]["peers"][1]["control_url"] = "http://127.0.0.1:8432"
+        return read(AskedMember, leader)
+
+    monkeypatch.setattr(commands, "control_state", hanging)
+    monkeypatch.setattr(commands, "ask_member", ask)
+    found = asyncio.run(commands.ask_all(Target({"n0": "127.0.0.1:1", "n1": "127.0.0.1:1"}, "g", "secret")))
+    assert asked == [("http://127.0.0.1:8432", None)] and found[1].was_looked_up
+
+
+def test_one_that_said_nothing_holds_up_no_further_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look waited as long for it as the first one."""
+
+    async def never(_client: object, _member_id: str, _address: str) -> AskedMember:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(commands, "ask_member", never)
+    monkeypatch.setattr(commands, "AGAIN_S", 0.0)
+    before = read(AskedMember, silent("n1"))
+    assert asyncio.run(commands.ask_all(Target({"n1": "127.0.0.1:1"}, "g"), {"n1": before})) == [before]
+
+
 def test_a_node_that_does_not_answer_costs_no_look_at_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -509,7 +546,7 @@ def test_a_removed_member_that_was_asked_shows_though_its_own_log_has_it_no_more
     target = target_of(None, "http://127.0.0.1:1", None, None)
     assert sorted(target.peers) == ["n0", "n1"] and target.asked == "n2"
 
-    async def ask_all(asked: Target) -> list[AskedMember]:
+    async def ask_all(asked: Target, _silent: object) -> list[AskedMember]:
         leader = with_peers(member("n0", acks={"n0": 0, "n1": 20}), "n0", "n1")
         answers = {"n0": leader, "n1": with_peers(member("n1"), "n0", "n1")}
         return [read(AskedMember, answers[one]) for one in asked.peers]
@@ -531,7 +568,7 @@ def test_members_of_two_groups_of_one_name_are_not_taken_for_one(monkeypatch: py
         "n2": member("n2", leader="n1", group_id=ours),
     }  # fmt: skip
 
-    async def ask_all(asked: Target) -> list[AskedMember]:
+    async def ask_all(asked: Target, _silent: object) -> list[AskedMember]:
         return [read(AskedMember, answers[one]) for one in asked.peers]
 
     monkeypatch.setattr(commands, "ask_all", ask_all)

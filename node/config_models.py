@@ -308,6 +308,9 @@ class ConsoleTable(Table):
     """How long history is kept."""
     trail_days: Annotated[int, Field(ge=1, le=36_500)] = 730
     """How long the rows of the admin trail are kept."""
+    operations_days: Annotated[int, Field(ge=1, le=36_500)] = 90
+    """How long operations and audits are kept that are over, and what an Idempotency-Key stands for; of each group the
+    newest 50 audits stay."""
     second_factor: Literal["optional", "admins", "everyone"] = "optional"
     """Which local users must have a second factor; those of an OpenID provider are asked by it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

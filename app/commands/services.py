@@ -214,6 +214,7 @@ def _serve(loaded: Settings, read: Callable[[], Settings], node_token: str | Non
         session_max_s=table.session_max_s,
         history_days=table.history_days,
         trail_days=table.trail_days,
+        operations_days=table.operations_days,
         second_factor=table.second_factor,
         oidc=loaded.oidc,
         log_level=table.log_level,

@@ -33,6 +33,7 @@ from app.console.live import Hub, LiveKey, Renderer
 from app.console.login import half_logins
 from app.console.oidc_login import begun_logins
 from app.console.settings import ConsoleSettings
+from app.db import retention
 from app.db.engine import between_writes, open_engine, open_sessions, upgrade_async
 from app.db.repositories import meta, set_meta
 from app.resources import resource
@@ -112,6 +113,9 @@ def create_app(
         console.background.keep("summing up failures", failures.flush_forever)
         console.background.keep(
             "removing old rows of the trail", partial(trail.trim_forever, sessions, settings.trail_days)
+        )
+        console.background.keep(
+            "removing old operations", partial(retention.remove_forever, sessions, settings.operations_days)
         )
         started = [one for one in parts if hasattr(one, "start")]
         for one in started:

@@ -9,12 +9,13 @@ from typing import Final
 from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.db.audits import AuditRow, as_json
+from app.db.retention import AUDITS_KEPT_PER_CLUSTER
 from app.health.audited import open_audit
 from app.health.facts import join, spelled_range
 from app.health.group_view import AuditView
 
 log = logging.getLogger(__name__)
-LOOKED_AT: Final = 50
+LOOKED_AT: Final = AUDITS_KEPT_PER_CLUSTER
 LOOK_UP_EVERY_S: Final = 1.0
 
 

@@ -84,9 +84,9 @@ def database(facts: OwnFacts) -> Iterator[OwnFinding]:
     if one.size_bytes is not None and one.size_bytes > DATABASE_BYTES_MAX:
         yield OwnFinding(
             "database_large", ATTENTION, f"The console's database has {one.size_bytes / 1e9:.1f} GB",
-            "history and trail are kept longer, or of more groups, than this console is meant for",
+            "history, operations and trail are kept longer, or of more groups, than this console is meant for",
             "its disk fills, and pages over long times become slow",
-            "set `console.history_days` and `console.trail_days` lower, or move it to a PostgreSQL server",
+            "set `console.history_days`, `operations_days` and `trail_days` lower, or move it to a PostgreSQL server",
         )  # fmt: skip
 
 

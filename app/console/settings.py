@@ -53,6 +53,7 @@ class ConsoleSettings:
     session_max_s: int = 7 * 24 * 3600
     history_days: int = 30
     trail_days: int = 730
+    operations_days: int = 90
     # Of local users; those of an OpenID provider are asked by it.
     second_factor: Wanted = "optional"
     # The OpenID provider that people may come from; none without an issuer.

@@ -14,7 +14,7 @@ from app.console import format as fmt
 from app.console.troubles import Trouble
 from app.console.waterline import TICKS, UNITS, ZERO_X, Bar, Lane, Scale, Tick, piece
 from app.health.group_view import GroupView, MemberView, Problem
-from app.health.pairs import SERVED, connection_of, ha_of, master_of, unchecked_of
+from app.health.pairs import SERVED, connection_of, ha_of, master_of, stopped_by, unchecked_of
 from node.views.ha import HaConnection, HaView, HaWaiting
 
 STANDS: Final = {
@@ -222,11 +222,12 @@ def _row(one: MemberView) -> BrokerRow:
     takes = "yes" if said.is_master else "no"
     if said.fenced_by_epoch:
         takes = f"no: epoch {said.fenced_by_epoch} began elsewhere"
-    if said.broken_by:
-        takes = f"no: {said.broken_by}"
+    stopped = stopped_by(said)
+    if stopped and (said.is_master or said.broken_by):
+        takes = f"no: {stopped}"
     files = fmt.UNKNOWN if said.files is None else f"{said.files:,} of {fmt.size(said.file_bytes)}"
     return BrokerRow(
-        one.id, role_of(said), bool(said.is_master), "attention-text" if said.fenced_by_epoch or said.broken_by else "",
+        one.id, role_of(said), bool(said.is_master), "attention-text" if said.fenced_by_epoch or stopped else "",
         takes, fmt.index(said.epoch), fmt.index(said.begin_offset), fmt.index(said.flushed_offset),
         fmt.index(said.end_offset), fmt.index(said.dispatched_offset), files,
         str(said.flush or fmt.UNKNOWN).replace("_", " ").lower(), said.address, said.ha_address,

@@ -71,9 +71,18 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "what {node} took after the later epoch began is on it alone",
         "start {node} again as a slave: where its log goes on beyond the common part it is refused, and says so",
     ),
+    "ha_disk_full": PairAdvice(
+        "{node} takes nothing more before its disk is so full that a write fails; consumers go on reading there, and"
+        " what it took is safe",
+        "{spare}",
+        "make room on the disk of {node}'s data: it goes on by itself then, without a restart; this shows both ends",
+    ),
     "ha_log_broken": PairAdvice(
         "a write or a sync of {node}'s log failed, and it writes nothing until its log is opened anew",
-        "{spare}", "look at its disk, make room or replace it, then start {node} again", command="{start}",
+        "{spare}",
+        "look at its disk: where it lacks room, make some, and its broker begins anew by itself; else replace it, then"
+        " start {node} again",
+        command="{start}",
     ),
     "ha_log_damaged": PairAdvice(
         "bytes of {node}'s log that were on disk are others now: its disk lost them, or somebody wrote there. Consumers"

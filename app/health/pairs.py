@@ -21,6 +21,7 @@ BEHIND_MS: Final = 5000
 WAITS_MS: Final = 1000
 FRESH_MS: Final = 1500
 GRACE_S: Final = 2.0  # a connection is made anew within a second
+CONTROL_ANSWERS: Final = frozenset({"ok", "down"})  # of its broker it may say that it is down
 SERVED: Final = frozenset({"in_step", "behind", "empty"})
 REFUSED: Final = {
     "ahead": (CRITICAL, "holds more than its master"),
@@ -72,14 +73,13 @@ def unchecked_of(view: GroupView) -> list[str]:
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 def no_broker_answers(facts: Facts) -> Iterator[Finding]:
-    if not answering(facts.view):
+    if not any(one.reach in CONTROL_ANSWERS for one in facts.members):
         text = "no broker of the pair answers for {age}: nothing is known of it"
         yield Finding("ha_all_silent", CRITICAL, text, grace_s=GRACE_S)
 
 
 def silent_broker(facts: Facts) -> Iterator[Finding]:
-    known = answering(facts.view)
-    if not known:
+    if not any(one.reach in CONTROL_ANSWERS for one in facts.members):
         return
     for one in facts.members:
         if ha_of(one) is not None:
@@ -87,7 +87,7 @@ def silent_broker(facts: Facts) -> Iterator[Finding]:
         was = one.ha.role if one.ha is not None else None
         what = "slave" if was == "SLAVE" else "broker" if was is None else "master"
         severity = CRITICAL if what == "master" and master_of(facts.view) is None else ATTENTION
-        if one.reach == "ok" or one.reach == "down":
+        if one.reach in CONTROL_ANSWERS:
             why = one.ha.reason if one.ha is not None else None
             text = f"the broker {one.id} does not answer its control plane for {{age}}{f' ({why})' if why else ''}"
             yield Finding("ha_broker_down", severity, text, one.id, grace_s=GRACE_S)
@@ -120,6 +120,19 @@ def fenced(facts: Facts) -> Iterator[Finding]:
             later = f"epoch {said.fenced_by_epoch} began elsewhere"
             text = f"{one.id} was master before {later}: it takes no messages for {{age}}"
             yield Finding("ha_fenced", ATTENTION if masters_of(facts.view) else CRITICAL, text, one.id)
+
+
+def stopped_by(said: HaView) -> str | None:
+    """Why it takes and stores nothing; None: it does."""
+    return said.broken_by or next((one.text for one in said.problems if one.code == "disk_full"), None)
+
+
+def full_disk(facts: Facts) -> Iterator[Finding]:
+    for one, said in answering(facts.view):
+        why = stopped_by(said)
+        if why and not said.broken_by:
+            what, severity = ("takes no messages", CRITICAL) if said.is_master else ("stores nothing", ATTENTION)
+            yield Finding("ha_disk_full", severity, f"{one.id} {what} for {{age}}: {why}", one.id)
 
 
 def broken_log(facts: Facts) -> Iterator[Finding]:
@@ -219,7 +232,7 @@ def unchecked(facts: Facts) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    two_masters, no_broker_answers, no_master, broken_log, damaged_log, few_slaves, silent_broker, fenced,
+    two_masters, no_broker_answers, no_master, broken_log, full_disk, damaged_log, few_slaves, silent_broker, fenced,
     unserved_slaves, late_slaves, waiting_sends, certificates, unchecked, audited,
 )  # fmt: skip
 # What a cause explains in the same broker.
@@ -227,6 +240,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "ha_silent": frozenset({"ha_behind", "ha_slave_gone"}),
     "ha_broker_down": frozenset({"ha_behind", "ha_slave_gone"}),
     "ha_slave_gone": frozenset({"ha_behind"}),
+    "ha_disk_full": frozenset({"ha_behind", "ha_slave_gone", "ha_refused"}),
     "ha_fenced": frozenset({"ha_slave_gone"}),
 }
 
@@ -290,11 +304,11 @@ def sentence_of(view: GroupView) -> SentenceView:
     notices = [one for one in view.problems if one.severity == INFO]
     master = master_of(view)
     slaves = [one for one in master[1].connections or () if one.state == "transfer"] if master else []
-    takes = (
-        f"{master[0].id} takes messages as {master[1].role} in epoch {master[1].epoch};"
-        f" {len(slaves)} {'slave is' if len(slaves) == 1 else 'slaves are'} served."
-        if master else without_master(view)
-    )  # fmt: skip
+    takes = without_master(view)
+    if master:
+        role = f"{master[1].role} in epoch {master[1].epoch}"
+        does = f"is {role} and takes no messages" if stopped_by(master[1]) else f"takes messages as {role}"
+        takes = f"{master[0].id} {does}; {len(slaves)} {'slave is' if len(slaves) == 1 else 'slaves are'} served."
     if pressing:
         more = f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}." if len(pressing) > 1 else ""
         headline, parts = pressing[0].text, [takes, more]

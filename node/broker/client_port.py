@@ -121,6 +121,7 @@ class ClientPort:
         self.requests = BrokerRequests(self.context, times, broker.said)
         self._files = ConfigFiles(settings.node.data, self.context)
         self._tables = broker.tables(self.context, self._files, self.requests.learn)
+        self._unsaved_by = ""  # why the last save failed
         self._background = Background()
         self.registry = Registry()
         names = NameService(self.registry, self.context.steady_ms)
@@ -160,7 +161,13 @@ class ClientPort:
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
             if self._tables.is_known:
-                await self._files.save()
+                try:
+                    await self._files.save()
+                    self._unsaved_by = ""
+                except OSError as error:
+                    if str(error) != self._unsaved_by:
+                        self._broker.said("config_not_saved", "warning", f"DATA/config is not as it is here: {error}")
+                    self._unsaved_by = str(error)
 
     def save(self) -> None:
         """All that is not in its file. Raises OSError."""

@@ -243,7 +243,7 @@ class HAClient:
             return
         self.is_ours, self._heard_of = True, master
         self._said, self._master_span = master.lineage, (master.begin, master.end)
-        own = hello_of(log, self.lineage, self._slave, self._run).to_json()
+        own = hello_of(log, self.lineage, self._slave, self._run, unable=self._store.full).to_json()
         self._hellos = proved_hello(self._settings.proof, said, own)
         self._out.append(slave_says(dict(self._hellos[1])))
         self.state, self.last_write_ms = State.SAID, now_ms
@@ -254,10 +254,11 @@ class HAClient:
         self.stand = verdict.stand
         log = self._store.log
         self._check_epochs()
+        if self._store.full and not verdict.stand.can_be_cut:
+            self.stand = None
+            raise HaError(self._store.full)
         if verdict.stand.is_served:
             self._check_age()
-            if self._store.full:
-                raise HaError(self._store.full)
             if verdict.start != log.max_offset and not _is_empty(log):
                 raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
             assert self._said is not None

@@ -71,22 +71,25 @@ class Hello:
     last: tuple[LastRecord, ...] = ()
     broker: str = ""  # where clients reach it
     role: str = ""
+    unable: str = ""  # why this slave can take nothing now
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": VERSION, "lineage": self.lineage.to_json(), "begin": self.begin, "end": self.end,
             "file_bytes": self.file_bytes, "slave": self.slave, "run": self.run,
             "last": [[one.offset, one.size_bytes, one.crc] for one in self.last], "broker": self.broker,
-            "role": self.role,
+            "role": self.role, **({"unable": self.unable} if self.unable else {}),
         }  # fmt: skip
 
 
 def hello_of(
-    log: LogOf, lineage: Lineage, slave: str = "", run: str = "", *, broker: str = "", role: str = ""
+    log: LogOf, lineage: Lineage, slave: str = "", run: str = "", *, broker: str = "", role: str = "",
+    unable: str = "",
 ) -> Hello:  # fmt: skip
     """A slave's names its last records; a master's says where clients reach it."""
     last = tuple(log.last_records(LAST_RECORDS)) if slave else ()
-    return Hello(lineage, log.min_offset, log.max_offset, log.file_bytes, slave, run, last, broker, role)
+    unable = unable[:NAME_LETTERS_MAX]
+    return Hello(lineage, log.min_offset, log.max_offset, log.file_bytes, slave, run, last, broker, role, unable)
 
 
 def parse_hello(said: dict[str, Any]) -> Hello:
@@ -98,10 +101,10 @@ def parse_hello(said: dict[str, Any]) -> Hello:
     except ValueError as error:
         raise HaError(f"the other end's epochs cannot be read: {error}") from error
     begin, end, file_bytes = (_number(said, name) for name in ("begin", "end", "file_bytes"))
-    names = [said.get(name, "") for name in ("slave", "run", "broker", "role")]
+    names = [said.get(name, "") for name in ("slave", "run", "broker", "role", "unable")]
     if not all(isinstance(name, str) and len(name) <= NAME_LETTERS_MAX for name in names):
         raise HaError("the other end's name cannot be read")
-    slave, run, broker, role = map(str, names)
+    slave, run, broker, role, unable = map(str, names)
     last = said.get("last")
     if not isinstance(last, list) or len(last) > LAST_RECORDS or begin > end:
         raise HaError("the other end's log cannot be read from what it says")
@@ -112,7 +115,7 @@ def parse_hello(said: dict[str, Any]) -> Hello:
         if not (begin <= one[0] < one[0] + one[1] <= end) or (records and one[0] <= records[-1].offset):
             raise HaError("the other end's last records do not lie in its log")
         records.append(LastRecord(*one))
-    return Hello(lineage, begin, end, file_bytes, slave, run, tuple(records), broker, role)
+    return Hello(lineage, begin, end, file_bytes, slave, run, tuple(records), broker, role, unable)
 
 
 def _number(said: dict[str, Any], name: str) -> int:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from node.ha.sockets import now_ms
+from node.message_store.errors import MessageStoreError, NoSpaceToSave
 from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
 from node.message_store.local_store import DISPATCH_BYTES, Answer, LocalMessageStore
 from node.message_store.new_message import NewMessage
@@ -85,13 +86,16 @@ class StoreKeeper:
         self._wake.set()
 
     async def run(self) -> None:
-        """For ever; a flush that fails raises OSError when everybody was answered."""
+        """For ever; a flush that fails raises OSError when everybody was answered, and so does a log that found no room
+        for a write, once there is some: its next start finds where it ends."""
         flush = next_file = None
         try:
             while True:
                 self._wake.clear()
                 now = now_ms()
                 self.store.tick(now)
+                if self.store.log.lacked_room and not self.store.full:
+                    raise OSError(f"there is room again, and the log is opened anew ({self.store.log.broken_by})")
                 flush, next_file = self._over(flush), self._over(next_file)
                 if flush is None and self._flush_is_due(now):
                     flush = self._beside(self._flush())
@@ -168,11 +172,13 @@ class StoreKeeper:
             raise
 
     async def flushed_and_dispatched(self) -> None:
-        """All that is in the log is on disk and in the queues. Raises OSError."""
+        """All that is in the log is on disk and in the queues. Raises OSError, MessageStoreError for want of room."""
         while self.store.log.flushed_offset < self.store.log.max_offset:
             await self._flush()
         while self.store.end_position < self.store.log.max_offset:
             self._dispatch()
+            if self.store.stuck_by:
+                raise MessageStoreError(self.store.stuck_by)
             await asyncio.sleep(0)
 
     def _flush_is_due(self, now: int) -> bool:
@@ -193,6 +199,8 @@ class StoreKeeper:
             steps += [self.store.dispatcher.begin_save(), self.store.begin_mark(found)]
         try:
             await self._to_its_end(partial(_done, steps))
+        except NoSpaceToSave:  # the log, and what was dispatched, are on disk: a start begins further back
+            pass
         except OSError as error:
             self.store.flush_failed(error)
             raise

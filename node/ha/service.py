@@ -166,6 +166,8 @@ class HAService:
                 return Verdict(Stand.REFUSED, f"a slave with the id {hello.slave} is connected from {one.address}")
             if same:
                 one.close("it connected again")
+        if hello.unable:  # or puts would wait for it, whenever it comes again
+            return Verdict(Stand.REFUSED, f"it takes nothing now: {hello.unable}")
         verdict = judge(self.log, self.lineage, hello)
         if self.is_serving or verdict.stand is Stand.REFUSED:
             return verdict

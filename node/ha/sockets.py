@@ -33,6 +33,10 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class CannotListen(OSError):
+    """The HA port cannot be had."""
+
+
 class AcceptSocketService:
     """Listens for slaves (haListenPort)."""
 
@@ -45,8 +49,11 @@ class AcceptSocketService:
         service.on_data.append(self.wake)
 
     async def begin_accept(self, host: str, port: int) -> int:
-        """The port. Raises OSError where it cannot be listened on."""
-        self._server = await asyncio.start_server(self._accepted, host, port, limit=READ_BYTES)
+        """The port. Raises CannotListen."""
+        try:
+            self._server = await asyncio.start_server(self._accepted, host, port, limit=READ_BYTES)
+        except OSError as error:
+            raise CannotListen(error.strerror or str(error)) from error
         self._background.keep("ha waits", self._tick)
         found: int = self._server.sockets[0].getsockname()[1]
         return found

@@ -18,7 +18,7 @@ from typing import Final
 from node.message_store.blank import encode_blank, fits
 from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.dispatch_mark import OURS
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, is_no_space
 from node.message_store.local_mark import LastRecord, LogMark, write_log_mark
 from node.message_store.local_next import NextFile
 from node.message_store.local_recent import RecentPieces
@@ -72,6 +72,7 @@ class LocalCommitLog:
         begin = self.recovered.begin  # from here on what the last process wrote may be in the page cache only
         self._dirty = {start for start in self._starts if start + file_bytes > begin}
         self._is_broken = ""
+        self.lacked_room = False  # what a write failed for
         self.cuts = 0  # so far; raised before a byte goes
         self.next_file = NextFile(root, self._folder, file_bytes, self._disk, files)
         self.recent = RecentPieces()
@@ -273,7 +274,7 @@ class LocalCommitLog:
         try:
             self._disk.write(self._folder / file_name(start), offset - start, data)
         except OSError as error:
-            self._is_broken = str(error)
+            self._is_broken, self.lacked_room = str(error), is_no_space(error)
             raise
         self._dirty.add(start)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from node.message_store.dispatch_mark import OURS
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, save_error
 from node.message_store.read_files import OS, Files
 from node.message_store.write_files import Disk
 from node.protocol.entry import crc32
@@ -49,6 +49,7 @@ def log_mark_path(root: Path) -> Path:
 
 
 def write_log_mark(root: Path, mark: LogMark, disk: Disk) -> None:
+    """Raises OSError, of which NoSpaceToSave: the one before is there still."""
     last = mark.last
     said = json.dumps(
         {
@@ -56,7 +57,10 @@ def write_log_mark(root: Path, mark: LogMark, disk: Disk) -> None:
             "last": [last.offset, last.size_bytes, last.crc], "last_time_ms": mark.last_time_ms,
         }
     )  # fmt: skip
-    disk.replace(log_mark_path(root), f"{crc32(said.encode()):08x} {said}\n".encode())
+    try:
+        disk.replace(log_mark_path(root), f"{crc32(said.encode()):08x} {said}\n".encode())
+    except OSError as error:
+        raise save_error(error) from error
 
 
 def read_log_mark(root: Path, files: Files = OS) -> LogMark | None:

@@ -2,8 +2,7 @@
 
 What the log's store is on the replicated log, this is on `LocalCommitLog`: puts give a put result, queues and index
 follow by dispatch, `LiveReads` reads. A put ends when its message is in its queue and whatever it waits for has
-happened: the flush with SYNC_FLUSH, the slaves with SYNC_MASTER (`slaves`, see `node/ha`). It knows no thread: its
-owner calls `dispatch`, `begin_flush` in a thread, `tick` and `save` now and then.
+happened: the flush with SYNC_FLUSH, the slaves with SYNC_MASTER (`slaves`, see `node/ha`). Its owner has threads.
 
 Invariants: refusals come before a queue offset is given out; offsets of a queue have no gaps; a put is answered once;
 what a failed disk leaves unknown is never answered PUT_OK; the disk's status counts before the slaves', as in RocketMQ.
@@ -23,7 +22,7 @@ import numpy as np
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_batch import Batch
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, NoSpaceToWrite
 from node.message_store.local_derived import open_dispatcher, rebuild_derived
 from node.message_store.local_flush import SYNC_FLUSH_TIMEOUT_MS, FlushMode, GroupCommitRequest, GroupCommitService
 from node.message_store.local_log import FILE_BYTES, Flush, LocalCommitLog
@@ -109,6 +108,7 @@ class LocalMessageStore:
         self.commits = GroupCommitService()
         self.slaves: Slaves | None = None
         self.takes_puts = False  # a slave's does not
+        self.stuck_by = ""  # why dispatch finds no room
         self.is_cutting = False  # in another thread: nothing is dispatched, and what is read may not be whole
         self.on_rebuilt: list[Callable[[], None]] = []  # queues and index are others now
         self._offsets: QueueOffsets | None = None
@@ -145,8 +145,8 @@ class LocalMessageStore:
     @property
     def full(self) -> str:
         """Why nothing is taken: too little of the disk is left; empty: it is. It passes when there is room again."""
-        if self._free_bytes is None or self._free_bytes() >= self.settings.reserve_bytes:
-            return ""
+        if self.stuck_by or self._free_bytes is None or self._free_bytes() >= self.settings.reserve_bytes:
+            return self.stuck_by
         return f"the disk is full: less than {self.settings.reserve_bytes} bytes are free"
 
     # --- puts -----------------------------------------------------------------------------------------------------
@@ -157,7 +157,8 @@ class LocalMessageStore:
         while self.dispatch():
             pass
         if self.end_position < self.log.max_offset:
-            raise MessageStoreError(f"dispatch ends at {self.end_position}, the log at {self.log.max_offset}")
+            why = self.stuck_by or f"dispatch ends at {self.end_position}, the log at {self.log.max_offset}"
+            raise MessageStoreError(why)
         self._offsets = QueueOffsets(lambda topic, queue_id: self.next_offsets.get((topic, queue_id), 0), self._last_ms)
         self.takes_puts = True
 
@@ -279,27 +280,29 @@ class LocalMessageStore:
     def dispatch(self, bytes_max: int = DISPATCH_BYTES) -> dict[tuple[str, int], int]:
         """Some of what is confirmed goes into queues and index; the queues that got messages, and their new ends."""
         touched: dict[tuple[str, int], int] = {}
-        left = 0 if self.is_cutting else bytes_max
+        left, self.stuck_by = 0 if self.is_cutting else bytes_max, ""
         while left > 0 and self.end_position < self.confirm_offset:
             place = self.end_position
-            recent = self.log.recent.take(place, self.confirm_offset, left)
-            if recent is not None:
-                touched |= self.dispatcher.dispatch(recent[0], LogPoint(recent[1]))
-                left -= recent[1] - place
-                continue
-            data = self.log.read(place, min(DISPATCH_BYTES, self.confirm_offset - place))
-            found = walk(data, place, self.settings.file_bytes)
-            if not found.at and found.stop is Stop.PARTIAL:
-                data = self.log.read(place, min(found.needs, self.confirm_offset - place))
-                found = walk(data, place, self.settings.file_bytes)
-            if not found.at:
-                raise MessageStoreError(f"dispatch stops at {place}: {found.why or 'no whole record is there'}")
-            starts = np.array(found.starts, "i8")
-            batch = Batch(data, starts, np.array(found.sizes, "i8"), starts + place, found.heads)
-            touched |= self.dispatcher.dispatch(batch, LogPoint(place + found.at))
-            left -= found.at
+            batch, end = self.log.recent.take(place, self.confirm_offset, left) or self._read_batch(place)
+            try:
+                touched |= self.dispatcher.dispatch(batch, LogPoint(end))
+            except NoSpaceToWrite as error:  # until there is room, it is tried again and again
+                self.stuck_by = f"the disk is full: {error}"
+                break
+            left -= end - place
         self.settle()
         return touched
+
+    def _read_batch(self, place: int) -> tuple[Batch, int]:
+        data = self.log.read(place, min(DISPATCH_BYTES, self.confirm_offset - place))
+        found = walk(data, place, self.settings.file_bytes)
+        if not found.at and found.stop is Stop.PARTIAL:
+            data = self.log.read(place, min(found.needs, self.confirm_offset - place))
+            found = walk(data, place, self.settings.file_bytes)
+        if not found.at:
+            raise MessageStoreError(f"dispatch stops at {place}: {found.why or 'no whole record is there'}")
+        starts = np.array(found.starts, "i8")
+        return Batch(data, starts, np.array(found.sizes, "i8"), starts + place, found.heads), place + found.at
 
     def settle(self) -> None:
         """Answers the puts that wait for nothing any more."""

@@ -107,9 +107,12 @@ class OsDisk:
     def write(self, path: Path, offset: int, data: BytesLike) -> None:
         fd = self._fd(path)
         view = memoryview(data)
-        done = os.pwrite(fd, view, offset)
-        while done < len(view):
-            done += os.pwrite(fd, view[done:], offset + done)
+        try:
+            done = os.pwrite(fd, view, offset)
+            while done < len(view):
+                done += os.pwrite(fd, view[done:], offset + done)
+        except OSError as error:
+            raise _named(error, path) from error
 
     def zero_from(self, path: Path, offset: int) -> None:
         fd = self._fd(path)
@@ -129,6 +132,8 @@ class OsDisk:
             while view:
                 view = view[os.write(fd, view) :]
             os.fsync(fd)
+        except OSError as error:
+            raise _named(error, path) from error
         finally:
             os.close(fd)
         self._forget(path)
@@ -169,6 +174,11 @@ class OsDisk:
     def close(self) -> None:
         while self._open:
             os.close(self._open.popitem()[1])
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """What a descriptor raises names no file."""
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def _written(fd: int, offset: int) -> list[tuple[int, int]]:

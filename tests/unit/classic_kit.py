@@ -48,6 +48,7 @@ class Served:
 
     def __init__(self, broker: ClassicBroker, port: ClientPort, bound: int, notes: list[tuple[str, str, str]]) -> None:
         self.broker, self.port, self.bound, self.notes = broker, port, bound, notes
+        self.running: asyncio.Future[None]
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[Client, None]:
@@ -69,7 +70,9 @@ async def classic(settings: Settings) -> AsyncGenerator[Served, None]:
     try:
         await broker.open()
         bound = await port.open(*split_address(settings.broker.address))
-        yield Served(broker, port, bound, notes)
+        served = Served(broker, port, bound, notes)
+        served.running = running
+        yield served
     finally:
         port.close()
         running.cancel()

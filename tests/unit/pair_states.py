@@ -98,6 +98,22 @@ def log_broken(pair: FakePair) -> None:
     pair.ha["m"]["broken_by"] = "no space left on device"
 
 
+def _full(pair: FakePair, name: str) -> None:
+    text = "the disk is full: less than 268435456 bytes are free"
+    pair.ha[name]["problems"] = [*pair.ha[name]["problems"], {"code": "disk_full", "about": "", "text": text}]
+
+
+def master_full(pair: FakePair) -> None:
+    _full(pair, "m")
+
+
+def slave_full(pair: FakePair) -> None:
+    _full(pair, "s1")
+    pair.ha["s1"]["following"] |= {"state": "closed", "stand": None, "reason": "the disk is full"}
+    refused = {"code": "slave_not_served", "about": "s1", "text": "it takes nothing now: the disk is full"}
+    pair.ha["m"]["problems"] = [*pair.ha["m"]["problems"], refused]
+
+
 def log_damaged(pair: FakePair) -> None:
     why = "the body of the record at 4096 is not the one that was sent: its CRC is another"
     pair.ha["s1"]["scrub"] = {

@@ -209,6 +209,71 @@ async def test_a_delayed_message_whose_delivery_meets_a_failed_write_is_delivere
 
 
 @story
+async def test_what_finds_no_room_in_its_queue_is_answered_once_there_is_some(tmp_path: Path) -> None:
+    """The broker ended, again and again, and no consumer was served."""
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m", "s"))
+    write, is_full = OsDisk.write, True
+
+    def full(disk: OsDisk, path: Path, offset: int, data: bytes) -> None:
+        if is_full and "consumequeue" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(disk, path, offset, data)
+
+    async with classic(settings) as master, master.client() as client, master.client() as other:
+        await client.send(b"before")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(OsDisk, "write", full)
+            waiting = asyncio.create_task(client.send(b"full"))
+            store = master.broker.store
+            await until(lambda: bool(store.stuck_by))
+            [refused] = await other.send(b"refused")
+            assert refused.code == Answer.SERVICE_NOT_AVAILABLE and "the disk is full" in (refused.remark or "")
+            assert await pulled(other, 1) == [b"before"] and not waiting.done()
+            assert "disk_full" in {one["code"] for one in (await master.broker._ha({}))["problems"]}
+            assert "No space left" in master.broker.state()["dispatch"]["stopped_by"]
+            is_full = False
+            [sent] = await waiting
+        assert sent.code == Answer.SUCCESS and not store.full
+        [after] = await client.send(b"after")
+        assert after.code == Answer.SUCCESS and await pulled(client, 3) == [b"before", b"full", b"after"]
+
+
+@story
+async def test_a_log_that_had_no_room_is_opened_anew_once_there_is_some(tmp_path: Path) -> None:
+    """It refused every send until somebody started it by hand."""
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m", "s"))
+    write, has_room = OsDisk.write, False
+
+    def full(disk: OsDisk, path: Path, offset: int, data: bytes) -> None:
+        if "commitlog" in path.parts:
+            write(disk, path, offset, bytes(data)[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(disk, path, offset, data)
+
+    async def story() -> None:
+        async with classic(settings) as master, master.client() as client:
+            store = master.broker.store
+            await client.send(b"before")
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(OsDisk, "write", full)
+                store._free_bytes = lambda: 1 << 40 if has_room or not store.log.broken_by else 0
+                [unknown] = await client.send(b"unknown")
+                assert unknown.code == Answer.SYSTEM_ERROR
+                [refused] = await client.send(b"refused")
+                assert refused.code == Answer.SERVICE_NOT_AVAILABLE
+                assert await pulled(client, 1) == [b"before"]
+            nonlocal has_room
+            has_room = True
+            await until(master.running.done)
+
+    with pytest.raises(OSError, match="there is room again"):
+        await story()
+    async with classic(settings) as master, master.client() as client:
+        [after] = await client.send(b"after")
+        assert after.code == Answer.SUCCESS and await pulled(client, 2) == [b"before", b"after"]
+
+
+@story
 async def test_a_delay_offset_is_kept_once_what_was_delivered_is_on_disk(tmp_path: Path) -> None:
     """Its file is synced at once, and the log twice a second: a power loss in between took a message for good."""
     settings = classic_settings(

@@ -47,6 +47,7 @@ def last(change: Callable[[list[Any]], Any]) -> Callable[[Json], Any]:
         (lambda said: said.update(end=OFFSET_MAX + 1), "for end"),
         (lambda said: said.pop("file_bytes"), "None for file_bytes"),
         (lambda said: said.update(slave=7), "name cannot be read"),
+        (lambda said: said.update(unable=["full"]), "name cannot be read"),
         (lambda said: said.update(broker="x" * 129), "name cannot be read"),
         (lambda said: said.update(last={}), "log cannot be read"),
         (lambda said: said.update(begin=said["end"] + 1), "log cannot be read"),

@@ -252,11 +252,15 @@ async def test_a_slave_whose_disk_is_full_takes_nothing_until_there_is_room(tmp_
         connections = slave.client._connection
         await until(lambda: slave.client._connection > connections + 3)
         assert slave.store.log.max_offset == before and not slave.store.log.broken_by
+        # Its master knows why, and serves it for no moment: a put would wait for it, and be answered too late.
+        assert master.service.troubles == {slave.client._slave: f"it takes nothing now: {slave.client.trouble}"}
+        assert not master.service.acks()
+        assert (await master.keeper.put(message(51))).status is PutStatus.SLAVE_NOT_AVAILABLE
         assert [kind for kind, _severity, _text in said] == ["ha_not_served"]  # once, however often it comes again
         free_bytes = 1 << 40
         await until(lambda: slave.store.end_position == master.store.log.max_offset)
         assert [kind for kind, _severity, _text in said] == ["ha_not_served", "ha_served"]
-        assert content(slave.store.log) == content(master.store.log)
+        assert content(slave.store.log) == content(master.store.log) and not master.service.troubles
         assert (await waiting).status is PutStatus.PUT_OK
 
 

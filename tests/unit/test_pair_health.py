@@ -33,11 +33,13 @@ from tests.unit.pair_states import (
     forked,
     log_broken,
     log_damaged,
+    master_full,
     master_silent,
     no_slave,
     refused,
     rocketmq_slave,
     sends_wait,
+    slave_full,
     slave_gone,
     slave_silent,
     stranger,
@@ -75,6 +77,8 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
     too_far_behind: ("attention", {("ha_behind", "s1")}, "s1 is 314,572,800 bytes behind m, and is not waited for"),
     sends_wait: ("attention", {("ha_sends_wait", "m")}, "3 sends wait at m for s1 and s2"),
     log_broken: ("critical", {("ha_log_broken", "m")}, "m writes nothing for"),
+    master_full: ("critical", {("ha_disk_full", "m")}, "m takes no messages for"),
+    slave_full: ("attention", {("ha_disk_full", "s1")}, "s1 stores nothing for"),
     log_damaged: (
         "critical", {("ha_log_damaged", "s1")}, "s1 has a log that is damaged at one place, the first from",
     ),
@@ -140,6 +144,25 @@ def test_why_a_slave_is_refused_is_not_what_its_next_attempt_met() -> None:
     pair.ha["s1"]["following"]["reason"] = "127.0.0.1 answers no handshake: it hangs, or is RocketMQ's"
     (one,) = pair.view().problems
     assert one.code == "ha_forked" and one.text.endswith(": its record at 51200 is not this master's.")
+
+
+@pytest.mark.parametrize("stops", [master_full, log_broken])
+def test_a_master_that_stores_nothing_is_not_said_to_take_messages(stops: Change) -> None:
+    """Each send was refused for a full disk, and the sentence read: the slaves are in step, m takes messages."""
+    pair = FakePair()
+    stops(pair)
+    view = pair.view()
+    assert view.sentence.rest.startswith("m is SYNC_MASTER in epoch 2 and takes no messages; 2 slaves are served.")
+    assert next(one for one in rows_of(view) if one.id == "m").takes.startswith("no: ")
+
+
+def test_a_broker_that_ends_again_and_again_beside_a_control_plane_is_not_called_a_machine_that_is_gone() -> None:
+    pair = FakePair()
+    for name in ("m", "s1", "s2"):
+        pair.ha[name] = {**pair.ha[name], "broker": "down", "reason": "its broker does not answer: look at its log"}
+    view = pair.view()
+    assert {one.code for one in view.problems} == {"ha_broker_down"}
+    assert view.sentence.headline.startswith("The broker m does not answer its control plane for ")
 
 
 def test_in_step_is_said_of_what_is_proven() -> None:

@@ -47,12 +47,14 @@ from node.ha.keeper import StoreKeeper
 from node.ha.lineage import PROMOTION
 from node.ha.sockets import now_ms
 from node.member_secret import read_secrets
+from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads
 from node.message_store.local_flush import FlushMode
 from node.message_store.local_lock import StoreLock
 from node.message_store.local_store import LocalMessageStore, LocalSettings
+from node.message_store.message_store import CONSUME_QUEUE, INDEX
 from node.message_store.new_message import PutLimits
 from node.message_store.recent_entries import RecentEntries
 from node.protocol.codes import FlushMode as NodeFlush
@@ -70,16 +72,19 @@ Note = Callable[[str, str, str], None]
 
 
 class FreeSpace:
-    """Of a directory's disk, in bytes, as it was FREE_LOOK_MS ago at most: puts ask, and a slave."""
+    """Of the disk of a store, in bytes, as it was FREE_LOOK_MS ago at most: puts ask, and a slave.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._bytes, self._looked_ms = folder, 0, -FREE_LOOK_MS
+    A folder of it may be another disk: the one with the least counts."""
+
+    def __init__(self, root: Path) -> None:
+        self._folders = [root, *(root / name for name in (COMMIT_LOG, CONSUME_QUEUE, INDEX))]
+        self._bytes, self._looked_ms = 0, -FREE_LOOK_MS
 
     def __call__(self) -> int:
         now = now_ms()
         if now - self._looked_ms >= FREE_LOOK_MS:
-            found = os.statvfs(self._folder)
-            self._bytes, self._looked_ms = found.f_bavail * found.f_frsize, now
+            found = [os.statvfs(one) for one in self._folders if one.is_dir()]
+            self._bytes, self._looked_ms = min(one.f_bavail * one.f_frsize for one in found), now
         return self._bytes
 
 
@@ -294,7 +299,7 @@ class ClassicBroker:
             "dispatch": {
                 "committed_index": store.confirm_offset, "dispatched_index": store.end_position,
                 "behind_entries": store.confirm_offset - store.end_position, "behind_ms": 0, "still_ms": 0,
-                "stopped_by": store.log.broken_by or None, "end_offset": store.end_position,
+                "stopped_by": store.stuck_by or store.log.broken_by or None, "end_offset": store.end_position,
             },
             "role_changes": [],
             "schedule": self.schedule.as_said() if self.schedule is not None and self.is_master else None,

@@ -152,7 +152,7 @@ class Pair:
 
     # --- a start and an end -----------------------------------------------------------------------------------------
     async def open(self) -> None:
-        """Raises MessageStoreError, and OSError where it cannot listen."""
+        """Raises MessageStoreError, OSError, of which CannotListen."""
         if self.wanted.is_master and self.lineage.pair:
             epoch = max(self.lineage.heard, await self._later_epoch())
             if epoch > self.lineage.epoch:

@@ -13,6 +13,7 @@ from node.broker.classic.broker import ClassicBroker, open_files
 from node.broker.client_port import ClientPort, PortTaken, listen
 from node.collector import Collector
 from node.config import Settings, split_address
+from node.ha.sockets import CannotListen
 from node.logs import Log
 from node.message_store.errors import MessageStoreError
 from node.printable import print_line
@@ -37,9 +38,8 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
         running = asyncio.create_task(broker.run())
         try:
             await broker.open()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise PortTaken(f"{settings.ha.address} cannot be listened on ({reason}): end what uses it") from error
+        except CannotListen as error:
+            raise PortTaken(f"{settings.ha.address} cannot be listened on ({error}): end what uses it") from error
         port = await listen(clients, settings)
         log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}", ha=settings.ha.address)
         said = {"event": READY, "id": settings.node.id, "pid": os.getpid(), "role": broker.pair.role.value}

@@ -185,6 +185,8 @@ class PairView:
         if pair.role.is_master and pair.twin:
             text = f"{pair.twin} is master of epoch {pair.lineage.epoch}, too: stop the one that has less"
             found.append({"code": "two_masters", "about": pair.twin, "text": text})
+        if full := self._store.full:
+            found.append({"code": "disk_full", "about": "", "text": full})
         if self._store.log.broken_by:
             found.append({"code": "log_broken", "about": "", "text": self._store.log.broken_by})
         return found

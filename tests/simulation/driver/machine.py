@@ -54,6 +54,7 @@ class Machine:
         self.settings = self._settings()
         self.directory = self.settings.store_directory
         self.sync_ns = int(config.sync_ms * MS)
+        self.slow_until = 0  # when its last slow disk job is done
         self.powered, self.paused, self.is_refused, self.lost_memory = True, False, False, False
         self.is_old_copy = False  # nobody puts a copy back in this world
         self.touched = True  # something of it may be another thing than after the step before (`touched.py`)
@@ -205,7 +206,11 @@ class Machine:
     def _pace(self) -> int:
         config, rng = self.world.config, self._rng
         slow = config.slow_disk and self.world.faulty and rng.random() < config.slow_disk
-        return (self.sync_ns // 2 + rng.randrange(self.sync_ns + 1)) * (SLOW_FACTOR if slow else 1)
+        took = self.sync_ns // 2 + rng.randrange(self.sync_ns + 1)
+        if slow:
+            took *= SLOW_FACTOR
+            self.slow_until = max(self.slow_until, self.world.now + took)
+        return took
 
     async def _run(self, engine: Engine, store: FileStore, loop: SimulatedLoop) -> None:
         """As `node.server` does it."""

@@ -192,8 +192,8 @@ class DriverWorld:
         return list(self.members.values())
 
     def calm(self) -> bool:
-        """Settled: appends that wait may still be under way."""
-        return is_settled(self)
+        """Settled, and no disk job is slow any more; appends that wait may still be under way."""
+        return is_settled(self) and all(self.now >= one.slow_until for one in self.members.values())
 
     def describe(self) -> str:
         """Every member on one line."""

@@ -253,7 +253,7 @@ async def append(request: Request) -> Response:
         indexes = {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
         return JSONResponse({**indexes, "durable": durable})
     if answer.appended is AppendedByte.UNKNOWN:
-        raise unknown_outcome(answer.detail or "No quorum acknowledged in time.", answer)
+        raise unknown_outcome(answer.detail, answer)
     raise await refused(parts, answer)
 
 
@@ -328,7 +328,8 @@ def unknown_outcome(detail: str, answer: AppendAnswer | None) -> Problem:
         if answer.first_index >= 0:
             known |= {"first_index": answer.first_index, "last_index": answer.last_index, "term": answer.term}
             where = "first_index"
-    text = f"{detail.rstrip('.')}. The entries may still commit: read from {where} before appending them again."
+    said = detail.rstrip(".") or "No quorum acknowledged in time"
+    text = f"{said}. The entries may still commit: read from {where} before appending them again."
     return Problem(504, "Outcome unknown", text, outcome="unknown", safe_to_retry=False, **known)
 
 

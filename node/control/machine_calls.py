@@ -24,7 +24,7 @@ from node.transport.machine_frames import (
     decode_question_answer,
     encode_question,
 )
-from node.transport.slab_frames import AppendedByte, AppendRequest, BodyError, encode_append
+from node.transport.slab_frames import AppendAnswer, AppendedByte, AppendRequest, BodyError, encode_append
 
 WRITE_TIMEOUT_S: Final = 10.0
 READ_WAIT_MS: Final = 5000
@@ -70,9 +70,19 @@ async def commands(parts: Parts, bodies: Sequence[bytes]) -> Carried:
     append = answer.append
     if append.appended is AppendedByte.NOT_APPENDED:
         raise await refused(parts, append)
-    if append.appended is AppendedByte.UNKNOWN or not answer.is_applied:
-        raise unknown_outcome(append.detail or "What applying it answered is not known.", append)
+    if append.appended is AppendedByte.UNKNOWN:
+        raise unknown_outcome(append.detail, append)
+    if not answer.is_applied:
+        raise unknown_result(append)
     return Carried(append.first_index, append.term, answer.results)
+
+
+def unknown_result(append: AppendAnswer) -> Problem:
+    """The commands are committed: there is nothing to wait for in the log, only what applying them came to."""
+    detail = append.detail or "committed, but the result of applying it is unknown"
+    text = f"{detail.rstrip('.')}. It stays in the log: ask the state machine what came of it before it is sent again."
+    known: Json = {"first_index": append.first_index, "last_index": append.last_index, "term": append.term}
+    return Problem(504, "Outcome unknown", text, outcome="unknown", safe_to_retry=False, code=int(append.code), **known)
 
 
 async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: int = 0) -> QuestionAnswer | None:

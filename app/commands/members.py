@@ -101,12 +101,23 @@ def line_of(member: MemberView) -> str:
             f", and {member.replaces} leaves" if member.replaces else ""
         )
         kind += ")"
-    joined = "since the group began" if member.joined_index == -1 else f"since entry {member.joined_index}"
     lag = "" if not member.lag_entries else f", {member.lag_entries:,} entries behind"
     if lag and member.catch_up_s_at_most:
         lag += f" ({member.catch_up_s_at_most} s at most)"
     there = "" if member.connected else ", NOT CONNECTED"
-    return f"  {member.id:<8}{member.address or '(address unknown)':<24}{kind}, {joined}{lag}{there}"
+    return f"  {member.id:<8}{member.address or '(address unknown)':<24}{kind}, {since_of(member)}{lag}{there}"
+
+
+def since_of(member: MemberView) -> str:
+    """Since when it belongs to the group, and votes."""
+    if member.joined_index is None:
+        return "since when is not known"
+    if member.joined_index == -1:
+        return "since the group began"
+    if member.kind != "voter":
+        return f"since entry {member.joined_index}"
+    voter = "since when is not known" if member.voter_index is None else f"since entry {member.voter_index}"
+    return f"{voter}; it came with entry {member.joined_index}"
 
 
 def voters_make(needed: int | None) -> str:

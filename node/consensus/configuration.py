@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from node.protocol.group_members import GroupMembers
+from node.protocol.group_members import THIS_ENTRY, GroupMembers
 from node.protocol.quorum import majority_of
 
 
@@ -23,10 +23,11 @@ class Configuration:
     """See the module's docstring. `voters`, `learners` and `members` (both) map ids to addresses "host:port".
 
     `index`: of the entry that says so, -1 at the group's birth; `named`: what that entry says. `joined`: at which
-    entry each member came; -1: it is one since the birth.
+    entry each member came; -1: it is one since the birth. `voting`: at which entry each voter became one, where an
+    entry says so; -1 as before.
     """
 
-    __slots__ = ("index", "joined", "learners", "majority", "members", "named", "voters")
+    __slots__ = ("index", "joined", "learners", "majority", "members", "named", "voters", "voting")
 
     def __init__(
         self, voters: Mapping[str, str], learners: Mapping[str, str] | None = None, *, index: int = -1,
@@ -42,6 +43,7 @@ class Configuration:
             raise ValueError("a group needs at least one voter")
         self.members = self.voters | self.learners
         self.joined = dict.fromkeys(self.members, -1)
+        self.voting = dict.fromkeys(self.voters, -1)
         self.majority = majority_of(len(self.voters))
 
     def __eq__(self, other: object) -> bool:
@@ -68,11 +70,14 @@ class Configuration:
         made = cls(known(named.voters), known(named.learners), index=index, named=named)
         of_birth = birth.voters.keys() - made.learners.keys()
         made.joined = {one: named.joined.get(one, -1 if one in of_birth else index) for one in made.members}
+        said = {one: index if at == THIS_ENTRY else at for one, at in named.voting.items()}
+        made.voting = {one: -1 for one in made.voters if made.joined[one] < 0} | said
         return made
 
     def to_change(self) -> GroupMembers:
         """What the next entry begins with: who came when is known by now."""
-        return replace(self.named, joined={one: at for one, at in self.joined.items() if at >= 0})
+        joined, voting = ({one: at for one, at in places.items() if at >= 0} for places in (self.joined, self.voting))
+        return replace(self.named, joined=joined, voting=voting)
 
     # --- majorities ---------------------------------------------------------------------------------------------
     def reached(self, values: Iterable[int]) -> int:

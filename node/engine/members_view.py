@@ -33,6 +33,7 @@ def members_view(
                 address=peer.address,
                 kind="voter" if peer.is_voter else "learner",
                 joined_index=configuration.joined[peer.id],
+                voter_index=configuration.voting.get(peer.id),
                 connected=peer.connected,
                 promoting=peer.id in named.promoting,
                 replaces=named.replacing.get(peer.id),

@@ -24,6 +24,7 @@ REMOVED_KEPT: Final = 64
 ENDED_KEPT: Final = 8
 BODY_BYTES_MAX: Final = 64 * 1024
 STORE_ID_CHARS_MAX: Final = 64
+THIS_ENTRY: Final = -1  # an entry does not know its own index
 
 
 class MembersError(ValueError):
@@ -34,14 +35,16 @@ class MembersError(ValueError):
 class GroupMembers:
     """`voters`, `learners`: id to address ("": by each member's own peers). `promoting`: learners that become voters
     once they have caught up; `replacing`: for which member such a one came. `joined`: at which entry, for those who
-    came later. `removed`: the stores of members that left: these never come back (M5). `ended`: the ids that the group
-    had before an operator went on with its survivors (C9): who still has one of these belongs to it no more."""
+    came later; `voting`: at which one such a one became a voter, where an entry said so. `removed`: the stores of
+    members that left: these never come back (M5). `ended`: the ids that the group had before an operator went on with
+    its survivors (C9): who still has one of these belongs to it no more."""
 
     voters: Mapping[str, str]
     learners: Mapping[str, str] = field(default_factory=dict)
     promoting: tuple[str, ...] = ()
     replacing: Mapping[str, str] = field(default_factory=dict)
     joined: Mapping[str, int] = field(default_factory=dict)
+    voting: Mapping[str, int] = field(default_factory=dict)
     removed: Mapping[str, str] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
 
@@ -75,7 +78,10 @@ class GroupMembers:
             raise MembersError(f"{member_id} is {'a voter already' if member_id in self.voters else 'no member'}")
         voters = {**self.voters, member_id: self.learners[member_id]}
         left = tuple(one for one in self.promoting if one != member_id)
-        return replace(self, voters=voters, learners=_without(self.learners, member_id), promoting=left)
+        voting = {**self.voting, member_id: THIS_ENTRY}
+        return replace(
+            self, voters=voters, learners=_without(self.learners, member_id), promoting=left, voting=voting
+        )  # fmt: skip
 
     def without(self, member_id: str, store_id: str | None) -> GroupMembers:
         """A member leaves, and with it the store that it had."""
@@ -94,7 +100,7 @@ class GroupMembers:
             self, voters=voters, learners=_without(self.learners, member_id),
             promoting=tuple(one for one in self.promoting if one != member_id),
             replacing={new: old for new, old in self.replacing.items() if member_id not in (new, old)},
-            joined=_without(self.joined, member_id), removed=removed,
+            joined=_without(self.joined, member_id), voting=_without(self.voting, member_id), removed=removed,
         )  # fmt: skip
 
     def at_address(self, member_id: str, address: str) -> GroupMembers:
@@ -117,7 +123,8 @@ class GroupMembers:
         for oldest in list(removed)[: max(0, len(removed) - REMOVED_KEPT)]:
             del removed[oldest]
         return GroupMembers(
-            dict(kept), joined={one: at for one, at in self.joined.items() if one in kept}, removed=removed,
+            dict(kept), joined={one: at for one, at in self.joined.items() if one in kept},
+            voting={one: at for one, at in self.voting.items() if one in kept}, removed=removed,
             ended=(*self.ended, *([old_id] if old_id else []))[-ENDED_KEPT:],
         )  # fmt: skip
 
@@ -132,6 +139,8 @@ class GroupMembers:
             "voters": dict(self.voters), "learners": dict(self.learners), "promoting": list(self.promoting),
             "replacing": dict(self.replacing), "joined": dict(self.joined), "removed": dict(self.removed),
         }  # fmt: skip
+        if self.voting:
+            fields["voting"] = dict(self.voting)
         if self.ended:
             fields["ended"] = list(self.ended)
         return json.dumps({"change": change_id, "members": fields}, sort_keys=True).encode()
@@ -156,7 +165,7 @@ def members_in(body: bytes) -> GroupMembers | None:
         fields = json.loads(body.decode())["members"]
         found = GroupMembers(
             _texts(fields["voters"]), _texts(fields["learners"]), tuple(map(str, fields.get("promoting", ()))),
-            _texts(fields.get("replacing", {})), {str(one): int(at) for one, at in fields.get("joined", {}).items()},
+            _texts(fields.get("replacing", {})), _places(fields.get("joined", {})), _places(fields.get("voting", {})),
             _texts(fields.get("removed", {})), tuple(map(str, fields.get("ended", ()))),
         )  # fmt: skip
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
@@ -168,6 +177,10 @@ def _texts(fields: Mapping[str, Any]) -> dict[str, str]:
     if not all(isinstance(value, str) for value in fields.values()):
         raise ValueError(f"texts are wanted, not {fields!r}")
     return dict(fields)
+
+
+def _places(fields: Mapping[str, Any]) -> dict[str, int]:
+    return {str(one): int(at) for one, at in fields.items()}
 
 
 def _is_sound(found: GroupMembers) -> bool:
@@ -183,5 +196,6 @@ def _is_sound(found: GroupMembers) -> bool:
     named = all(MEMBER_ID.fullmatch(one) for one in (*found.ids, *found.removed))
     stores = all(len(store_id) <= STORE_ID_CHARS_MAX for store_id in found.removed.values())
     places = all(0 <= at <= POSITION_MAX for at in found.joined.values())
+    places &= all(THIS_ENTRY <= at <= POSITION_MAX for at in found.voting.values())
     ended = len(found.ended) <= ENDED_KEPT and all(is_group_id(one) for one in found.ended)
     return named and stores and places and ended and len(found.removed) <= REMOVED_KEPT

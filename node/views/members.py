@@ -11,7 +11,8 @@ from node.views.base import AnswerView, Bounded, Flag, Number, Text, Unknowns, V
 
 
 class MemberView(View):
-    """One member. `joined_index`: at which entry it came, -1 since the group's birth. `promoting`: a learner that
+    """One member. `joined_index`: at which entry it came, -1 since the group's birth; `voter_index`: at which one it
+    became a voter, null for a learner, and where that was before entries said so. `promoting`: a learner that
     becomes a voter once it has caught up; `replaces`: who leaves then. What it lacks, and how long it takes to catch up
     beside nothing else that is sent to it, the leader alone knows."""
 
@@ -19,6 +20,7 @@ class MemberView(View):
     address: Text | None = None
     kind: Text | None = None
     joined_index: Whole | None = None
+    voter_index: Whole | None = None
     connected: Flag | None = None
     promoting: Flag | None = None
     replaces: Text | None = None

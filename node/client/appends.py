@@ -123,8 +123,9 @@ class Appends:
         return answer
 
     def _take(self, bodies: Sequence[bytes], answer: asyncio.Future[AppendResult], expected_index: int) -> None:
-        count, size_bytes = len(bodies), sum(map(len, bodies))
-        if expected_index >= 0 or not 0 < count <= MERGED_RUN_ENTRIES_MAX or size_bytes > MERGED_RUN_BYTES_MAX:
+        count = len(bodies)
+        size_bytes = sum(map(len, bodies)) if count <= MERGED_RUN_ENTRIES_MAX else MERGED_RUN_BYTES_MAX + 1
+        if expected_index >= 0 or not count or size_bytes > MERGED_RUN_BYTES_MAX:
             self._flush()  # in the order of the calls
             self._in_flight += count
             self._send(Group(bodies, [answer], [(0, count)], expected_index))

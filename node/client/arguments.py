@@ -13,6 +13,7 @@ from node.protocol.packed_bodies import PackedBodies
 INDEX_MAX: Final = (1 << 63) - 1
 SECONDS_MAX: Final = 1_000_000_000
 ENTRIES_MAX: Final = (1 << 31) - 1
+NO_RUN: Final = (bytes, bytearray, memoryview, str, Set, Mapping)  # what can be gone through, and is not several bodies
 
 
 def body_of_entry(body: Any) -> bytes:
@@ -26,10 +27,10 @@ def bodies_of_run(bodies: Iterable[Any]) -> Sequence[bytes]:
     """The bodies as they are now, whatever becomes of the caller's list; an iterator's, too. Raises TypeError."""
     if type(bodies) is PackedBodies:
         return bodies
-    if isinstance(bodies, bytes | bytearray | memoryview | str | Set | Mapping) or not isinstance(bodies, Iterable):
+    if type(bodies) is not list and (isinstance(bodies, NO_RUN) or not isinstance(bodies, Iterable)):
         raise TypeError(f"several bodies are a sequence of bytes, not {type(bodies).__name__}")
     held = list(bodies)
-    if set(map(type, held)) <= {bytes}:
+    if list(map(type, held)).count(bytes) == len(held):  # half the time of a set of them
         return held
     return [body_of_entry(body) for body in held]
 

@@ -40,7 +40,7 @@ class GroupEnd:
         self._driver.lane_lost(connection)
 
     def on_part(self, connection: Connection) -> None:
-        """Bytes came that complete no frame: of the leader's, they say that it is there."""
+        """Bytes of a member's came that complete no frame: of the leader's, they say that it is there."""
         if connection.peer_id is not None and not self._driver.reason:
             self._links.heard(connection.peer_id)
             self._driver.leader_bytes(connection.peer_id)

@@ -147,7 +147,7 @@ class MemberPort:
     def _on_part(self, place: Place, served: Served | None, connection: Connection) -> None:
         if connection.peer_id is None:
             self.places.part_came(place)
-        if served is not None and not connection.closed:
+        elif served is not None and not connection.closed:
             served.on_part(connection)
 
     def _on_closed(self, place: Place, connection: Connection) -> None:

@@ -208,22 +208,22 @@ class Places:
         connection = place.connection
         if connection is None or place in self.members:
             return
-        if not place.earned and connection.frame_memory_bytes > UNPROVEN_FRAME_BYTES_MAX:
+        now_bytes = connection.frame_memory_bytes
+        if not place.earned and now_bytes > UNPROVEN_FRAME_BYTES_MAX:
             self._end(place, "a long first frame")
             return
-        self._count(place, connection)
+        self._count(place, now_bytes)
         if self._memory_bytes > (self._share.unfinished if place.earned else self._share.unproven):
             self._bound_memory(place, connection)
 
-    def _count(self, place: Place, connection: Connected) -> None:
-        now_bytes = connection.frame_memory_bytes
+    def _count(self, place: Place, now_bytes: int) -> None:
         self._memory_bytes += now_bytes - place.memory_bytes
         place.memory_bytes = now_bytes
 
     def _recount(self, places: Iterable[Place]) -> int:
         for place in places:
             if place.connection is not None:
-                self._count(place, place.connection)
+                self._count(place, place.connection.frame_memory_bytes)
         return sum(one.memory_bytes for one in places)
 
     def _bound_memory(self, place: Place, connection: Connected) -> None:

@@ -64,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_frame, self._on_closed, self._on_open = on_frame, on_closed, on_open
         self._after_read, self._on_part = after_read, on_part
         self._decoder = FrameDecoder()
+        self.get_buffer = self._decoder.writable  # type: ignore[method-assign] # each read asks
         self._transport: asyncio.Transport | None = None
         self._stops = ReadingStops()
         self._held: list[BytesLike] = []  # frames that leave together at `release`
@@ -103,9 +104,6 @@ class Connection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._on_open is not None:
             self._on_open(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
         decoder = self._decoder

@@ -1,8 +1,8 @@
 """Memory that a connection's bytes are read into: it grows with what has arrived, never by what a length claims.
 
-What takes frames out of it works on `data`, `view`, `start` and `end` themselves, and says by `left` what it did not
-take. Invariants: `view` is of `data`; what is not taken lies between `start` and `end`, both 0 where all was; one long
-frame holds no memory for ever.
+What takes frames out of it works on `data`, `view`, `start` and `end` themselves, and says, by `left` or in them, what
+it did not take. Invariants: `view` is of `data`; what is not taken lies between `start` and `end`, both 0 where all
+was; one long frame holds no memory for ever.
 """
 
 from __future__ import annotations

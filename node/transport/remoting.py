@@ -220,7 +220,7 @@ def _decode_parts(header_type: int, header: bytes, body: BytesLike) -> Frame:
     if plain is not None:
         code, flag, opaque = map(int, plain.groups())
         if code <= _INT32_MAX and opaque <= _INT32_MAX:
-            return Frame(code, opaque, body, flag)
+            return _new_frame((code, opaque, body, flag, None, None, LANGUAGE, 0))
     return _decode_json_header(header, body)
 
 
@@ -287,10 +287,9 @@ class FrameDecoder:
         self._long, self._long_bytes = None, 0
         self._buffer.drop()
 
-    def writable(self) -> memoryview:
-        """Room for the next bytes; never empty."""
+    def writable(self, sizehint: int = -1) -> memoryview:
+        """Room for the next bytes; never empty, whatever size is wished for."""
         if self._long is not None:
-            self._buffer.drop_large()
             return self._long[self._long_bytes :]
         return self._buffer.room()
 
@@ -299,8 +298,9 @@ class FrameDecoder:
         if self._long is not None:
             return self._filled_long(self._long, count)
         held = self._buffer
-        end = held.filled(count)
-        buffer, view, start = held.data, held.view, held.start
+        buffer, view, start, end = held.data, held.view, held.start, held.end + count
+        if end == len(buffer):
+            held.filled(count)
         frames: list[Frame] = []
         try:
             while end - start >= PREFIX_BYTES and self.broken is None:
@@ -328,8 +328,11 @@ class FrameDecoder:
                 start = stop
         except FrameError as error:
             self.broken = error
-        # Behind a broken frame: what may still arrive takes no memory.
-        held.left(start, start if self.broken is not None else end)
+        if start == end or self.broken is not None:  # behind a broken frame: what may still arrive takes no memory
+            start = end = 0
+        held.start, held.end = start, end
+        if self._long is not None:
+            held.drop_large()
         return frames
 
     def _begin_long(self, arrived: memoryview, frame_bytes: int, start: int) -> int:

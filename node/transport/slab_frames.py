@@ -121,6 +121,7 @@ class AppendAnswer(NamedTuple):
 
 
 _APPENDED: Final = tuple(AppendedByte)  # by number
+_new_request: Callable[[tuple[Any, ...]], AppendRequest] = partial(tuple.__new__, AppendRequest)
 _new_answer: Callable[[tuple[Any, ...]], AppendAnswer] = partial(tuple.__new__, AppendAnswer)  # all fields; no Python
 
 
@@ -234,18 +235,21 @@ def encode_push_answer(answer: PushResponse) -> bytes:
 
 def decode_push_answer(body: BytesLike, seq: int) -> PushResponse:
     """Raises BodyError."""
-    if len(body) not in (PUSH_ANSWER.size, PUSH_ANSWER.size + FAULTY_FROM.size):
-        raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
+    faulty_from = -1 if len(body) == PUSH_ANSWER.size else _faulty_from(body)
     code, epoch, term, verified, durable, end, x_term, x_index = PUSH_ANSWER.unpack_from(body)
     if term > TERM_MAX:
         raise BodyError(f"term {term} exceeds TERM_MAX")
-    faulty_from = -1
-    if len(body) > PUSH_ANSWER.size:
-        (faulty_from,) = FAULTY_FROM.unpack_from(body, PUSH_ANSWER.size)
-        if faulty_from < 0:
-            raise BodyError(f"damage from entry {faulty_from} on")
-    numbers = (epoch, term, verified, durable, end, x_term, x_index, faulty_from)
-    return PushResponse(seq, _RESPONSE_CODES.get(code, _UNKNOWN), *numbers)
+    answered = _RESPONSE_CODES.get(code, _UNKNOWN)
+    return PushResponse(seq, answered, epoch, term, verified, durable, end, x_term, x_index, faulty_from)
+
+
+def _faulty_from(body: BytesLike) -> int:
+    if len(body) != PUSH_ANSWER.size + FAULTY_FROM.size:
+        raise BodyError(f"a push answer of {len(body)} bytes; it takes {PUSH_ANSWER.size}")
+    (faulty_from,) = FAULTY_FROM.unpack_from(body, PUSH_ANSWER.size)
+    if faulty_from < 0:
+        raise BodyError(f"damage from entry {faulty_from} on")
+    return int(faulty_from)
 
 
 def response_code(number: int) -> ResponseCode:
@@ -283,7 +287,7 @@ def decode_append(body: BytesLike) -> AppendRequest:
     if count >= PACKED_FROM:
         packed_lengths = np.frombuffer(body, ">u4", count, APPEND_HEAD.size).astype(np.int64)
         try:
-            return AppendRequest(PackedBodies(body, start, packed_lengths), expected_index, ordered)
+            return _new_request((PackedBodies(body, start, packed_lengths), expected_index, ordered))
         except EntryError as error:
             raise BodyError(f"an append that does not add up: {error}") from None
     bodies = []
@@ -292,7 +296,7 @@ def decode_append(body: BytesLike) -> AppendRequest:
         start += length
     if start != len(body):
         raise BodyError(f"an append of {len(body)} bytes says {start}")
-    return AppendRequest(bodies, expected_index, ordered)
+    return _new_request((bodies, expected_index, ordered))
 
 
 def encode_append_answer(answer: AppendAnswer) -> bytes:

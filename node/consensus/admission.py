@@ -35,7 +35,7 @@ class Admission:
     """One leadership's."""
 
     def __init__(self, config: ReplicaConfig) -> None:
-        self._floor_bytes = config.pending_floor_bytes
+        self.floor_bytes = config.pending_floor_bytes  # while less waits, only promises keep anybody out
         self.judged_from_bytes = busy_bytes(config)  # less is never too much
         self._config = config
         self._promises: dict[Hashable, _Promise] = {}  # in the order of their turns
@@ -52,13 +52,13 @@ class Admission:
     def limit_bytes(self, rate: int | None) -> int:
         """Who comes while less waits is let in."""
         if rate is None:
-            return UNKNOWN_FACTOR * self._floor_bytes
-        return max(self._floor_bytes, rate * self._share_ns // SECOND)
+            return UNKNOWN_FACTOR * self.floor_bytes
+        return max(self.floor_bytes, rate * self._share_ns // SECOND)
 
     def own_time_ns(self, size_bytes: int, rate: int | None) -> int:
         """How long a request's own bytes are on their way, within bounds; a link that nobody measured may be slow."""
         own_ns_max = (PATIENCE - 1) * self._config.timing.closure_timeout_ns
-        return min(size_bytes * SECOND // max(1, self._floor_bytes if rate is None else rate), own_ns_max)
+        return min(size_bytes * SECOND // max(1, self.floor_bytes if rate is None else rate), own_ns_max)
 
     def judge(self, origin: Hashable | None, size_bytes: int, waiting_bytes: int, rate: int | None, now: int) -> int:
         """0: it may be let in. Otherwise in how many nanoseconds there will be room, and it is promised to `origin`."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from node.consensus.configuration import Configuration
 from node.protocol.codes import FlushMode, ResponseCode
@@ -183,6 +184,9 @@ class Outcome(NamedTuple):
     results: Sequence[bytes] = ()  # of applying it, one an entry; none in a group that is a log alone
 
 
+new_outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)  # all fields; `Outcome()` is Python
+
+
 class LaneTicket(NamedTuple):
     """What an append over a lane says of itself: `sequence` is that of its first entry (`consensus/lanes.py`)."""
 
@@ -196,13 +200,15 @@ class LaneTicket(NamedTuple):
 class Proposal:
     """Bodies to append as one contiguous run; one request, one outcome (SAFETY C3, C4).
 
-    `expected_index` is the index that its first entry must get; None: any. `size_bytes` is that of all bodies.
+    `expected_index` is the index that its first entry must get; None: any. `count` and `size_bytes` are of all bodies.
     `origin` is whom it came from, so that who is refused gets a turn of its own; None: nobody that comes back.
     `at_apply`: it ends when its entries are applied, with the result, and not when they are committed.
     `lane`: over which lane it comes; None: over none.
     """
 
-    __slots__ = ("at_apply", "bodies", "expected_index", "lane", "on_done", "origin", "size_bytes", "timeout_ns")
+    __slots__ = (
+        "at_apply", "bodies", "count", "expected_index", "lane", "on_done", "origin", "size_bytes", "timeout_ns",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -215,7 +221,8 @@ class Proposal:
         lane: LaneTicket | None = None,
     ) -> None:
         self.bodies, self.on_done, self.expected_index, self.timeout_ns = bodies, on_done, expected_index, timeout_ns
-        self.size_bytes, self.origin, self.at_apply, self.lane = size_of(bodies), origin, at_apply, lane
+        self.count, self.size_bytes = len(bodies), size_of(bodies)
+        self.origin, self.at_apply, self.lane = origin, at_apply, lane
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from node.consensus.api import MS, Appended, Outcome, ReplicaConfig
+from node.consensus.api import MS, Appended, Applied, Outcome, ReplicaConfig, new_outcome
 from node.consensus.configuration import Configuration
 from node.consensus.status import ClosureGroupStatus, ClosuresStatus, ClosureStatus
 from node.protocol.codes import ResponseCode
@@ -21,6 +21,7 @@ EXPIRY_STEP_NS = 50 * MS  # expired closures are looked for at most this often
 ITEMS_MAX = 100
 SUCCESS = ResponseCode.SUCCESS
 YES = Appended.YES
+NOT_ASKED = Applied.NOT_ASKED
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class ClosureTable:
             closure = pending.popleft()
             self._forget(closure)
             first, last, term = closure.first_index, closure.last_index, closure.term
-            closure.complete(Outcome(SUCCESS, first, last, term, YES, leader_id))
+            closure.complete(new_outcome((SUCCESS, first, last, term, YES, leader_id, "", 0, NOT_ASKED, ())))
         if closure is not None:
             self._last_completed = (now, now - closure.created_at)
         if not pending:

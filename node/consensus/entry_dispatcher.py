@@ -308,16 +308,16 @@ class EntryDispatcher:
         return peer.watermark_index > before
 
     def _append_answered(self, answer: PushResponse, now: int) -> None:
-        sent = self.peer.window.answered(answer.seq, answer.verified_index, now)
+        peer = self.peer
+        sent = peer.window.answered(answer.seq, answer.verified_index, now)
         if self._far_behind and sent is not None and answer.code is SUCCESS:
             self.quota.taken(sent.size_bytes, now)
-        self.peer.write_index = max(self.peer.write_index, self.peer.match_index + 1)
+        peer.write_index = max(peer.write_index, peer.match_index + 1)
         if answer.code is SUCCESS:
-            if sent is not None and self.peer.window.probing:
-                self.peer.window.probing = False
-                self.peer.last_error = None
+            if sent is not None and peer.window.probing:
+                peer.window.probing, peer.last_error = False, None
                 self._member.clear_alarm("peer_disk_full", now, peer_id=self.peer_id)
-            if self.peer.write_index <= self._member.store.end_index or self._retry_at is not None:
+            if peer.write_index <= self._member.store.end_index or self._retry_at is not None:
                 self.pump(now)
         elif sent is not None or answer.code == ResponseCode.INCONSISTENT_INDEX:
             self._append_refused(answer, sent, now)

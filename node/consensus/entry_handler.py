@@ -78,8 +78,8 @@ class EntryHandler:
 
     def check(self, sender: str, push: Order, now: int) -> ResponseCode:
         """Term and leader before anything else (R4); a higher term is adopted."""
-        member = self._member
-        if not member.configurations.knows(push.leader_id) or not member.configurations.knows(sender):
+        member, knows = self._member, self._member.configurations.knows
+        if not knows(sender) or (push.leader_id != sender and not knows(push.leader_id)):
             return ResponseCode.UNKNOWN_MEMBER
         if push.leader_id == member.self_id or push.leader_id != sender:
             return ResponseCode.UNEXPECTED_MEMBER

@@ -132,7 +132,7 @@ class Lanes:
         """Before it is proposed: its outcome frees its share of the window, or ends the lane."""
         ticket, deliver = proposal.lane, proposal.on_done
         assert ticket is not None
-        count, size_bytes = len(proposal.bodies), proposal.size_bytes
+        count, size_bytes = proposal.count, proposal.size_bytes
 
         def ended(outcome: Outcome) -> None:
             lane = self.current

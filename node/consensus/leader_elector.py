@@ -111,7 +111,8 @@ class LeaderElector:
 
     def leader_bytes(self, now: int) -> None:
         """Bytes of a frame of the leader's that is not complete: it is not silent, and has promised nothing (E6)."""
-        self._listen(now)
+        self._ticks_needed, first_ns = self._patience
+        self._silence.begin(now, first_ns)
         self._spoke_at = now
 
     def stepped_down(self, now: int) -> None:

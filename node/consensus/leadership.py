@@ -113,16 +113,15 @@ class Leadership:
         requests_left, entries_left, bytes_left = self.closures.room()
         unsynced = member.unsynced.total
         bytes_left = min(bytes_left, member.config.unsynced_bytes_max - unsynced)
-        idle = unsynced == 0 and len(self.closures) == 0
+        idle = unsynced == 0 and not self.closures.pending
         waiting_bytes = self.closures.size_bytes
         rate: int | None = None
         measured, shared, over_lane = False, bool(self._peers.voters), False
+        judged_from_bytes = 0 if self.admission.promised else self.admission.floor_bytes
         for proposal in proposals:
             closure = Closure(proposal.on_done)
             closures.append(closure)
-            batch = proposal.bodies
-            count = len(batch)
-            size_bytes = proposal.size_bytes
+            count, size_bytes = proposal.count, proposal.size_bytes
             refusal = self.checks.refusal(proposal, count, size_bytes, next_index)
             fits = requests_left >= 1 and entries_left >= count and bytes_left >= size_bytes
             wait_ns = 0
@@ -131,9 +130,11 @@ class Leadership:
             elif refusal is None and (accepted or not idle):  # one request alone is always let in
                 if not fits:
                     refusal = FULL, "too much waits for its quorum or its sync already"
-                elif shared and (waiting_bytes >= self.admission.judged_from_bytes or self.admission.promised):
+                elif shared and waiting_bytes >= judged_from_bytes:
                     if not measured:
                         rate, measured = self._peers.quorum_rate(member.configuration, now), True
+                        if judged_from_bytes:  # nobody holds a promise
+                            judged_from_bytes = self.admission.limit_bytes(rate)
                     wait_ns = self.admission.judge(proposal.origin, size_bytes, waiting_bytes, rate, now)
                     if wait_ns:
                         refusal = FULL, f"the links of a quorum carry no more now; room in {wait_ns // MS + 1} ms"
@@ -146,7 +147,7 @@ class Leadership:
             closure.last_index = next_index - 1
             closure.size_bytes = size_bytes
             accepted.append((proposal, closure))
-            batches.append(batch)
+            batches.append(proposal.bodies)
             requests_left -= 1
             entries_left -= count
             bytes_left -= size_bytes

@@ -60,56 +60,65 @@ class PeerMessages:
 
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
-        if isinstance(message, Hello) and message.answer and sender not in self._peers.of:
+        if type(message) is Hello and message.answer and sender not in self._peers.of:
             return  # it is gone since we asked; whoever asks us gets that answer
         if not self._gate.admits(sender, message, now):
             return
         try:
-            match message:
-                case PushResponse():
-                    if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
-                        self._office.leadership.handle_push_answer(sender, message, now)
-                        self._lost_states.answered(sender, message, now)
-                case PushRequest() | InstallRequest() | SnapshotPart():
-                    self._handler.handle(sender, message, now)
-                    self._leader_spoke(sender, now)
-                case HeartBeatRequest():
-                    code = handle_heartbeat(self._member, sender, message, now)
-                    if code is ResponseCode.TERM_NOT_READY:
-                        self._elector.stepped_down(now)
-                    elif code is ResponseCode.SUCCESS:
-                        self._held.reported(message)
-                        if self._is_proven(sender):
-                            self._membership.records.note_marks(message.marks)
-                    self._leader_spoke(sender, now)
-                case HeartBeatResponse():
-                    if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
-                        self._office.leadership.handle_beat_answer(sender, message, now)
-                        self._lost_states.beat_answered(sender, message, now)
-                case VoteRequest():
-                    self._elector.handle_vote(sender, message, now)
-                case VoteResponse():
-                    if sender in self._peers.of:
-                        self._elector.handle_answer(sender, message, now)
-                case Hello():
-                    self._membership.handle_hello(sender, message, now)
-                    self._gate.greeted(sender, message, now)
-                case TransferRequest():
-                    self._take_leadership(sender, message, now)
-                case TransferResponse():
-                    self._transfers.handle_answer(sender, message, now)
-                case ReadIndexRequest():
-                    self._read_index_asked(sender, message, now)
-                case ReadIndexResponse():
-                    if not self._membership.handle_target(sender, message, now):
-                        self._follower_reads.handle_answer(sender, message)
-                case FetchRequest():
-                    self._giving.handle_request(sender, message)
-                case FetchResponse():
-                    self._repair.handle_answer(sender, message, now)
+            if type(message) is PushResponse:  # each append has some of these two
+                leadership = self._office.leadership
+                if leadership is not None and sender in leadership.dispatchers:
+                    leadership.handle_push_answer(sender, message, now)
+                    self._lost_states.answered(sender, message, now)
+            elif type(message) is PushRequest:
+                self._handler.handle(sender, message, now)
+                self._leader_spoke(sender, now)
+            else:
+                self._take_in(sender, message, now)
         except StoreCorrupt as error:
             self._member.note_damage(error)  # the sender asks again, and what is known to be damaged has its rules
         self._settle(now)
+
+    def _take_in(self, sender: str, message: Message, now: int) -> None:
+        """One of the rarer kinds."""
+        match message:
+            case HeartBeatRequest():
+                code = handle_heartbeat(self._member, sender, message, now)
+                if code is ResponseCode.TERM_NOT_READY:
+                    self._elector.stepped_down(now)
+                elif code is ResponseCode.SUCCESS:
+                    self._held.reported(message)
+                    if self._is_proven(sender):
+                        self._membership.records.note_marks(message.marks)
+                self._leader_spoke(sender, now)
+            case HeartBeatResponse():
+                if self._office.leadership is not None and sender in self._office.leadership.dispatchers:
+                    self._office.leadership.handle_beat_answer(sender, message, now)
+                    self._lost_states.beat_answered(sender, message, now)
+            case InstallRequest() | SnapshotPart():
+                self._handler.handle(sender, message, now)
+                self._leader_spoke(sender, now)
+            case VoteRequest():
+                self._elector.handle_vote(sender, message, now)
+            case VoteResponse():
+                if sender in self._peers.of:
+                    self._elector.handle_answer(sender, message, now)
+            case Hello():
+                self._membership.handle_hello(sender, message, now)
+                self._gate.greeted(sender, message, now)
+            case TransferRequest():
+                self._take_leadership(sender, message, now)
+            case TransferResponse():
+                self._transfers.handle_answer(sender, message, now)
+            case ReadIndexRequest():
+                self._read_index_asked(sender, message, now)
+            case ReadIndexResponse():
+                if not self._membership.handle_target(sender, message, now):
+                    self._follower_reads.handle_answer(sender, message)
+            case FetchRequest():
+                self._giving.handle_request(sender, message)
+            case FetchResponse():
+                self._repair.handle_answer(sender, message, now)
 
     def _is_proven(self, sender: str) -> bool:
         peer = self._peers.of.get(sender)

@@ -231,7 +231,9 @@ class Progress:
         if faulty_from != self.faulty_from:
             self._faults_seen(faulty_from)
         self.durable_index = durable
-        self.held_index = max(self.held_index, self._sound(min(verified, durable)))
+        held = min(verified, durable) if faulty_from < 0 else min(verified, durable, faulty_from - 1)
+        if held > self.held_index:
+            self.held_index = held
 
     def _faults_seen(self, faulty_from: int) -> None:
         """A damaged peer does not count from there on: the record of it may go down, what is committed stays (S6)."""

@@ -57,7 +57,7 @@ class Proposals:
         waiting, taken_bytes, taken = self.waiting, 0, 0
         for number, (_origin, proposal, _ordered) in enumerate(waiting, start=1):
             taken_bytes += proposal.size_bytes
-            taken += len(proposal.bodies)
+            taken += proposal.count
             if (taken_bytes >= TURN_BYTES or taken >= TURN_ENTRIES) and number < len(waiting):
                 self.waiting = waiting[number:]
                 return waiting[:number]

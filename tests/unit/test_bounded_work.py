@@ -100,7 +100,7 @@ def test_a_turn_takes_as_many_entries_as_bytes() -> None:
         size_bytes, origin = 0, None
 
         def __init__(self, count: int) -> None:
-            self.bodies, self.on_done = [b""] * count, lambda _outcome: None
+            self.bodies, self.count, self.on_done = [b""] * count, count, lambda _outcome: None
 
     core, rng = Taken(), random.Random(5)
     proposals = Proposals(core, [])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec, Protocol
 
 from node.config import Settings
 from node.consensus.effects import (
@@ -51,6 +51,7 @@ from node.store.faults.results import Fault, Mended
 from node.store.log_store import EntryMeta, HardState, LogStore
 
 DISK_FULL_RETRY_S: Final = 2.0
+P = ParamSpec("P")
 
 
 class Driver(Protocol):
@@ -61,7 +62,7 @@ class Driver(Protocol):
     machine_requests: MachineRequests | None
     now_ns: Callable[[], int]
 
-    def guarded(self, step: Callable[[], object]) -> None: ...
+    def guarded(self, step: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None: ...
     def step(self, step: Callable[[], object]) -> None: ...
     def turn_if_wanted(self) -> None: ...
     def fail(self, reason: str) -> None: ...
@@ -189,7 +190,7 @@ class Duties:
     # --- reports ------------------------------------------------------------------------------------------------
     def _flushed(self, log_epoch: int, end_index: int) -> None:
         driver = self._driver
-        driver.guarded(lambda: driver.replica.disk.flushed(log_epoch, end_index, driver.now_ns()))
+        driver.guarded(driver.replica.disk.flushed, log_epoch, end_index, driver.now_ns())
         driver.turn_if_wanted()
 
     def saved(self, number: int, state: HardState) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from node.config import Settings
 from node.consensus.lanes import LaneOpened
@@ -55,6 +55,7 @@ LOOK_AGAIN_SHARE: Final = 20  # of the shortest time-out that an append begins: 
 SUCCESS: Final = ResponseCode.SUCCESS
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
+P = ParamSpec("P")
 
 
 class Engine:
@@ -80,7 +81,7 @@ class Engine:
         self.replica = Replica(config, store, self.process.random, self.now_ns())
         self._tls_files = tls_files(settings)
         client_tls = None if self._tls_files is None else client_context(*self._tls_files)
-        self._members = self.replica.configuration
+        self._member, self._members = self.replica.member, self.replica.configuration
         self._guests: frozenset[str] = frozenset()
         self.own_address, members = OwnAddress(self), self._members.members
         self.links = PeerLinks(self, config.group, config.self_id, members, client_tls, member_trust(settings))
@@ -123,8 +124,7 @@ class Engine:
         self.client_requests.when_closed.append(self.awaited.closed)
         self.proposals = Proposals(self.replica, self._done)
         self.trail: ActionTrail | None = None
-        self._turn_scheduled = False
-        self._deadline_moved = True
+        self._turn_scheduled, self._deadline_moved = False, True
         self._look_again_at = self._look_again_ns = self._gap_reported_ns = 0
         self._metronome = Metronome(self._on_tick, self.now_ns, config.timing.rest_ns, self.process.ticked)
         self.retimed()
@@ -212,12 +212,12 @@ class Engine:
             self._turn_scheduled = True
             self._loop.call_soon(self._turn)
 
-    def guarded(self, step: Callable[[], object]) -> None:
+    def guarded(self, step: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
         """Nothing that the core or the store raises is survivable: what is in memory may be wrong then."""
         if self.reason:
             return
         try:
-            step()
+            step(*arguments, **named)
         except Exception as error:
             self._crashed(error)
 
@@ -242,13 +242,13 @@ class Engine:
         if self.proposals.waiting and not self._metronome.owed:
             if self.replica.has_pending:
                 self._schedule_plain()
-            else:
-                self.guarded(self._one_turn)
-        else:
-            self.turn_if_wanted()
+                return
+        elif self._member.gathered is None and not self._done and not self._deadline_moved:
+            return
+        self.guarded(self._one_turn)
 
     def turn_if_wanted(self) -> None:
-        if self.replica.has_effects or self._done or self._deadline_moved:
+        if self._member.gathered is not None or self._done or self._deadline_moved:
             self.guarded(self._one_turn)
 
     def _follow_members(self) -> None:
@@ -266,7 +266,7 @@ class Engine:
                 self._schedule_plain()
         if self.duties.carry_out():
             self._deadline_moved = True  # something out of the ordinary: it may be due soon
-        if self.replica.configuration is not self._members or self.replica.guests.keys() != self._guests:
+        if self._member.configuration is not self._members or self._member.configurations.guests.keys() != self._guests:
             self._follow_members()
         if self.streams.streams:
             self.streams.moved()
@@ -290,7 +290,7 @@ class Engine:
         if gap_ns > self._gap_reported_ns:
             self.note("stalled", "warning", {"reason": f"this process did nothing for {gap_ns // 1_000_000} ms"})
         self._deadline_moved = True
-        self.guarded(lambda: self.replica.tick(now))
+        self.guarded(self.replica.tick, now)
         self.guarded(self._one_turn)
 
     # --- from the core's point of view: what arrives --------------------------------------------------------------
@@ -317,7 +317,7 @@ class Engine:
 
     def leader_bytes(self, peer_id: str) -> None:
         """A part of a frame of that member's has come; `read_done` follows."""
-        self.guarded(lambda: self.replica.leader_bytes(peer_id, self.now_ns()))
+        self.guarded(self.replica.leader_bytes, peer_id, self.now_ns())
 
     def stranger_met(self, peer_id: str, kind: Stranger, text: str) -> None:
         """Something that is no member answered at that peer's address (SAFETY C8)."""

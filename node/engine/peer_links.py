@@ -54,6 +54,7 @@ LIKE_A_PUSH: Final = frozenset({SLAB_PUSH, RequestCode.INSTALL_BASE, RequestCode
 SUCCESS: Final = RemotingCode.SUCCESS
 SUCCESS_CODE: Final = ResponseCode.SUCCESS
 NOT_ASKED: Final = (None, -1)
+UNASKED: Final = FLAG_RESPONSE | FLAG_ONE_WAY
 SETTLED_AFTER_S: Final = 0.3
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024  # in the transport: the longest frame and a part, and short ones behind
 PENDING_MAX: Final = 8192
@@ -255,6 +256,10 @@ class PeerLinks:
             if link is not None and link.outbound is not None:
                 self._push(link, link.outbound, message)
             return
+        if type(message) is PushResponse:
+            if link is not None and link.inbound is not None:
+                self._answer_push(link.inbound, message)
+            return
         if isinstance(message, Hello) and message.answer:
             self._send_hello_answer(to, message)
             return
@@ -305,16 +310,19 @@ class PeerLinks:
             body = encode_message(message, self._group, self._self_id, link.peer_id)
             connection.send_body(code, 0, opaque, [body])
 
+    @staticmethod
+    def _answer_push(connection: Connection, answer: PushResponse) -> None:
+        """What was not asked for (-1) says so."""
+        if connection.backlog_bytes > BACKLOG_BYTES_MAX:
+            return
+        code, flag = (SLAB_PUSH, UNASKED) if answer.seq == -1 else (SUCCESS, FLAG_RESPONSE)
+        connection.send_body(code, flag, answer.seq, [encode_push_answer(answer)])
+
     def _send_answer(self, link: Link, message: Message) -> None:
         connection = link.inbound
         if connection is None or connection.backlog_bytes > BACKLOG_BYTES_MAX:
             return
-        if isinstance(message, PushResponse):
-            body = encode_push_answer(message)
-            if message.seq == -1:
-                connection.send_body(RequestCode.SLAB_PUSH, FLAG_RESPONSE | FLAG_ONE_WAY, -1, [body])
-                return
-        elif isinstance(message, FetchResponse):
+        if isinstance(message, FetchResponse):
             if connection.waiting_bytes < self._window_bytes:
                 answer = encode_fetch_answer(message)
                 connection.send_long(plain_frame(RemotingCode.SUCCESS, FLAG_RESPONSE, message.seq, answer))

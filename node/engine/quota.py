@@ -58,24 +58,21 @@ class Quota:
         load = self._loads.get(connection)
         if load is None:
             load = self._loads[connection] = Load(bytes_max=self._bytes_max)
-        for grows in (load, self._node):
-            grows.requests += 1
-            grows.entries += entries
-            grows.bytes += size_bytes
-        if self._node.over(1.0) and (load.over(1.0) or self._node.over(1.0, NODE_FACTOR)):  # mostly all is below one's
+        node = self._node
+        load.requests, load.entries, load.bytes = load.requests + 1, load.entries + entries, load.bytes + size_bytes
+        node.requests, node.entries, node.bytes = node.requests + 1, node.entries + entries, node.bytes + size_bytes
+        if node.over(1.0) and (load.over(1.0) or node.over(1.0, NODE_FACTOR)):  # mostly all is below one's
             self._stopped.add(connection)
             connection.stop_reading(WHY)
 
     def give(self, connection: Readable, entries: int, size_bytes: int) -> None:
         """It has its answer."""
-        load = self._loads[connection]
-        for shrinks in (load, self._node):
-            shrinks.requests -= 1
-            shrinks.entries -= entries
-            shrinks.bytes -= size_bytes
+        load, node = self._loads[connection], self._node
+        load.requests, load.entries, load.bytes = load.requests - 1, load.entries - entries, load.bytes - size_bytes
+        node.requests, node.entries, node.bytes = node.requests - 1, node.entries - entries, node.bytes - size_bytes
         if not load.requests:
             del self._loads[connection]
-        if self._stopped and not self._node.over(0.5, NODE_FACTOR):
+        if self._stopped and not node.over(0.5, NODE_FACTOR):
             for stopped in [one for one in self._stopped if not self._loads.get(one, Load()).over(0.5)]:
                 self._stopped.discard(stopped)
                 stopped.resume_reading(WHY)

@@ -30,7 +30,8 @@ from node.protocol.group_settings import KeptSettings
 
 
 class SettingsChange:
-    """One per replica."""
+    """One per replica. `under_way`: whether the others have not all said that they have, and know of, our settings;
+    asked at each look at the time, so it is worked out where that changes."""
 
     def __init__(
         self, member: MemberState, peers: Peers, membership: Membership, elector: LeaderElector, office: Office
@@ -50,13 +51,8 @@ class SettingsChange:
         if self._member.hard.kept != kept:
             self._member.save(kept=kept)
         self._member.config.promised_ns = kept.promises.lease_ms * MS
-
-    @property
-    def under_way(self) -> bool:
-        """Whether the others have not all said that they have, and know of, our settings."""
-        kept = self._member.hard.kept
         ours = self._book.settings
-        return self._book.was is not None or kept != KeptSettings(ours, ours.promises)
+        self.under_way = self._book.was is not None or kept != KeptSettings(ours, ours.promises)
 
     # --- asked for ----------------------------------------------------------------------------------------------
     def refusal(self, wanted: ReplicaConfig) -> str | None:

@@ -46,7 +46,7 @@ from node.engine.settings_reload import SettingsReload
 from node.engine.slow_requests import SlowRequests
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.group_kind import PLAIN, GroupKind
-from node.protocol.messages import Message, PushKind, PushRequest, PushResponse, ReadWay
+from node.protocol.messages import HeartBeatResponse, Message, PushKind, PushRequest, PushResponse, ReadWay
 from node.store.log_store import LogStore
 from node.transport.connection import Connection
 from node.transport.tls import client_context
@@ -302,7 +302,7 @@ class Engine:
             self.replica.receive(sender, message, self.now_ns())
         except Exception as error:  # as in `guarded`
             self._crashed(error)
-        if isinstance(message, PushResponse):
+        if isinstance(message, PushResponse | HeartBeatResponse):
             plain = message.code is SUCCESS
         else:
             plain = isinstance(message, PushRequest) and message.kind <= PushKind.COMMIT

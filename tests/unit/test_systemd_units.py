@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,6 +23,14 @@ needs_systemd = pytest.mark.skipif(find_systemd() is None, reason="NOT RUN: no s
 
 def analyze(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_the_document_shows_the_unit_that_is_shipped() -> None:
+    """It showed another one, with an option and exit codes that no shipped unit has."""
+    (shown,) = re.findall(r"```ini\n\[Service\]\n(.*?)```", (UNITS.parents[1] / "operations.md").read_text(), re.DOTALL)
+    shipped = (UNITS / FILES[0]).read_text().splitlines()
+    at = [shipped.index(line) for line in shown.splitlines()]
+    assert at == sorted(at) and any(line.startswith("ExecStart=") for line in shown.splitlines())
 
 
 @needs_systemd

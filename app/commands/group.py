@@ -24,7 +24,7 @@ from app.commands.endings import ClassicBroker, Exit, Failure, Silence, Unheard
 from app.commands.ledger_calls import run_async
 from app.commands.output import JsonOption, say, show_json, show_lines, terminal_width
 from app.commands.plain_members import ask_metadata, with_plain
-from app.commands.standing import AskedMember, StatusProblem, StatusView, summary_of
+from app.commands.standing import AskedMember, StatusProblem, StatusView, pasteable, summary_of
 from app.commands.status_table import hangs, table_of
 from app.commands.targets import Target, in_group
 from app.health.facts import INFO
@@ -292,7 +292,7 @@ def status(
     as_json: JsonOption = False,
 ) -> int:
     """Show what every member holds and who leads."""
-    summary = run_async(lambda: look_closely(target))
+    summary = pasteable(run_async(lambda: look_closely(target)), target.access)
     if as_json:
         show_json(summary.to_json())
     else:

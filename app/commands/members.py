@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from app.commands.access_flags import AccessFlags
 from app.commands.endings import Exit, Failure
 from app.commands.ledger_calls import run_async
 from app.commands.output import JsonOption, say, show, show_json, show_lines
@@ -260,7 +261,7 @@ def change(
         names = ("code", "index", "term", "appended", "leaderId", "detail")
         show_json({"changed": done, **{name: ended.get(name) for name in names}})
     elif done:
-        show(f"changed: entry {ended.get('index')} is committed" + follows(fields, before.get("wasAt")))
+        show(f"changed: entry {ended.get('index')} is committed" + follows(target.access, fields, before.get("wasAt")))
     else:
         show(f"not changed: {ended.get('detail') or ended.get('code')}")
     if done:
@@ -315,13 +316,13 @@ def there_words(known: dict[str, Any]) -> str:
     return f"{found}: THE OTHERS LOSE {member} until it does, and it counts for no quorum"
 
 
-def follows(fields: dict[str, Any], was_at: str | None = None) -> str:
+def follows(access: AccessFlags, fields: dict[str, Any], was_at: str | None = None) -> str:
     if fields["kind"] == "address" and was_at:
-        return f"; `quorumscope members address {fields['memberId']} {was_at}` takes it back"
+        return f"; `{access.again('members', 'address', fields['memberId'], was_at)}` takes it back"
     if fields["kind"] != "add" or not fields.get("promote", True):
         return ""
     leaves = f", and {fields['replaces']} leaves then" if fields.get("replaces") else ""
-    return f"; {fields['memberId']} becomes a voter once it has caught up{leaves}: `quorumscope members list`"
+    return f"; {fields['memberId']} becomes a voter once it has caught up{leaves}: `{access.again('members', 'list')}`"
 
 
 async def disk_of(target: Target, member_id: str, address: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from pydantic import Field
 
+from app.commands.access_flags import AccessFlags
 from app.commands.endings import Silence
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.sample import NodeSample
@@ -153,6 +154,22 @@ def pressed(problems: Sequence[Problem], asked: str | None) -> list[Problem]:
         for one in problems
     ]
     return sorted(said, key=lambda one: SEVERITY_ORDER.index(one.severity))
+
+
+def pasteable(summary: StatusView, access: AccessFlags) -> StatusView:
+    """The same, with the options in its commands by which this group lets one in."""
+
+    urls = {one.id: one.control_url for one in (*summary.members, *summary.others)}
+
+    def one(problem: StatusProblem) -> StatusProblem:
+        if problem.command is None:
+            return problem
+        command = access.in_its_shape(problem.command, urls.get(problem.member or ""))
+        curl = problem.curl and access.over_curl(problem.curl)
+        said = problem.next_step.replace(f"`{problem.command}`", f"`{command}`")
+        return problem.model_copy(update={"command": command, "curl": curl, "next_step": said})
+
+    return summary.model_copy(update={"problems": tuple(one(each) for each in summary.problems)})
 
 
 def problem(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from app.commands.access_flags import AccessFlags
 from app.commands.control_calls import SILENT_AFTER_S, control_state
 from app.commands.endings import ClassicBroker, Exit, Failure, Silence, Unheard
 from app.commands.output import say
@@ -64,6 +65,7 @@ class Target:
     demo: bool = False
     has_brokers: bool = False  # of a demo
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
+    access: AccessFlags = field(default_factory=AccessFlags)  # what the commands that are printed need, too
     unanswered: str = ""  # of --node: why its control plane was not heard: the members are known from elsewhere
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
@@ -107,20 +109,29 @@ def target_of(
     if peers and node:
         raise Failure(Exit.USAGE, "give --peers or --node, not both")
     settings = settings_of({"peers": peers, "node.group": group}, config)
-    shown, checked = contexts_of((tls or TlsFlags()).over(settings))
+    flags = (tls or TlsFlags()).over(settings)
+    shown, checked = contexts_of(flags)
+    access = AccessFlags(flags, token_file, token is not None, named_by(peers, node, group, config))
     configured = None
     if settings.peers:
         shared = token or token_of(settings.node.token_file)
         own = {} if config is None else {settings.node.id: shlex.join(["quorumscope", "node", "--config", str(config)])}
         configured = Target(settings.peers, settings.node.group, shared, tls=shown, control_tls=checked, starts=own)
     if node:
-        return _target_from_control(node, group, token, shown, checked, configured)
+        return replace(_target_from_control(node, group, token, shown, checked, configured), access=access)
     if configured is not None:
-        return configured
+        of_file = access if token is not None else replace(access, token_file=settings.node.token_file)
+        return replace(configured, access=replace(of_file, has_token=configured.token is not None))
     demo = demo_meant("--node URL or --peers")
     if demo is not None:
-        return Target(token=token, **demo.target)
+        return Target(token=token, access=access, **demo.target)
     raise Failure(Exit.USAGE, "which group? give --peers n0-127.0.0.1:20911;n1-… or --node http://127.0.0.1:8431")
+
+
+def named_by(peers: str | None, node: str | None, group: str | None, config: Path | None) -> tuple[str, ...]:
+    """The options that were given, as they are given again."""
+    given = {"--peers": peers, "--node": node, "--group": group, "--config": config and str(config)}
+    return tuple(word for option, value in given.items() if value for word in (option, value))
 
 
 def reached(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import run
 from node.certificates import ends_of
 from node.client import Denied, LedgerClient, ReadMode, Unreachable
 from node.transport.tls import client_context
@@ -162,3 +166,28 @@ def test_a_certificate_of_another_authority_is_not_let_in(group: TlsGroup, tmp_p
     stranger = Authority(tmp_path, "stranger")
     tls = client_context(*stranger.issue("client"), group.authority.certificate)
     refused(group.client(deadline_s=2, tls=tls))
+
+
+def test_what_status_prints_runs_as_it_is_pasted(group: TlsGroup, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands had none of the options without which this group lets nobody in."""
+    certificate, key = group.issued["client"]
+    peers = ";".join(f"{one}-{address}" for one, address in group.peers.items())
+    access = {
+        "--ca": group.authority.certificate,
+        "--cert": certificate,
+        "--key": key,
+        "--token-file": group.token_file,
+    }
+    words = ["status", "--peers", peers, "--group", group.group, "--json"]
+    words += [word for option, value in access.items() for word in (option, str(value))]
+    (silent,) = sorted(group.peers)[-1:]
+    group.signal(silent, signal.SIGSTOP)
+    try:
+        assert run(words) == 1
+        found = [one for one in json.loads(capsys.readouterr().out)["problems"] if one["member"] == silent]
+        name, *printed = shlex.split(found[0]["command"])
+        assert name == "quorumscope" and printed[0] == "status" and found[0]["command"] in found[0]["next_step"]
+        assert run(printed) == 1
+        assert "2 of 3 members answer" in capsys.readouterr().out
+    finally:
+        group.signal(silent, signal.SIGCONT)

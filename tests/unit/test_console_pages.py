@@ -36,7 +36,8 @@ def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
     async def work(kit: Kit) -> None:
         kit.group.nodes["n1"].truncations = [TRUNCATION]
         ann = await kit.person()
-        paths = ("", "?unit=bytes", "/nodes/n1", "/leadership?to=n1", "/log", "/truncations", "/events")
+        views = ("/log", "/log?as=json", "/log?as=hex&view=raw", "/truncations", "/events")
+        paths = ("", "?unit=bytes", "/nodes/n1", "/leadership?to=n1", *views)
         for path in ("/", *(GROUP + one for one in paths)):
             answer = await ann.get(path)
             assert answer.status_code == 200, path

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import getpass
 import json
@@ -116,7 +117,7 @@ class OperatorTrail:
                 lines.append(line_of(last, last.at))
             made = link(last, kind, row, values)
             lines.append(line_of(made, made.at))
-            os.write(file, "".join(lines).encode())
+            _write_all(file, "".join(lines).encode())
             _keep_room(file)
             if sync:
                 os.fdatasync(file)
@@ -139,6 +140,15 @@ class OperatorTrail:
                 return
             finally:
                 os.close(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Or nothing. Raises OSError: where a disk has room for a part, `write` takes that and says no more."""
+    before = os.fstat(file).st_size
+    written = os.write(file, data)
+    if written < len(data):
+        os.ftruncate(file, before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _keep_room(file: int) -> None:

@@ -143,9 +143,9 @@ class PlacedPuts:
 
     def late(self, now: float) -> list[OpenPut]:
         """Those that have waited too long, which are dropped here."""
-        found = []
-        while self._waiting and (self._waiting[0].due_at <= now or self._waiting[0].is_over()):
-            found.append(self._waiting.popleft())
+        found = [put for put in self._waiting if put.due_at <= now or put.is_over()]
+        if found:
+            self._waiting = deque(put for put in self._waiting if put.due_at > now and not put.is_over())
         return found
 
 

@@ -12,6 +12,7 @@ left is never sent again; one broker task writes, so no lock is needed.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -71,7 +72,7 @@ class PutLane:
         self._turn_entries = self._turn_bytes = 0
         self._sent: deque[SentPuts] = deque()
         self._placed = PlacedPuts(log)
-        self._waiting: deque[tuple[list[NewMessage], Answer, float]] = deque()
+        self._waiting: deque[tuple[list[NewMessage], Answer, float, bool]] = deque()
         self._last_index = -1  # the highest that an append of ours is known to have
         self._sweeping: asyncio.TimerHandle | None = None
         self.lanes_opened = 0
@@ -89,17 +90,18 @@ class PutLane:
         return self._lane is not None or self._replaced_since is not None
 
     # --- puts -----------------------------------------------------------------------------------------------------
-    def put(self, message: NewMessage) -> Answer:
-        """Starts it; the future has the result, and never an error."""
+    def put(self, message: NewMessage, *, patient: bool = False) -> Answer:
+        """Starts it; the future has the result, and never an error. `patient`: for as long as this member leads, what
+        became of it is waited for, so that nobody puts it again who should not."""
         try:
-            return self._enter([self._limits.judged(message)])
+            return self._enter([self._limits.judged(message)], patient)
         except Refused as refusal:
             return self._over(refused(refusal.status, refusal.reason))
 
-    def put_own(self, message: NewMessage, *, spare_bytes: int = 0) -> Answer:
+    def put_own(self, message: NewMessage, *, spare_bytes: int = 0, patient: bool = False) -> Answer:
         """The same, for what the broker itself puts: it goes where it says, also with a delay level."""
         try:
-            return self._enter([self._limits.judged(message, moves=False, spare_bytes=spare_bytes)])
+            return self._enter([self._limits.judged(message, moves=False, spare_bytes=spare_bytes)], patient)
         except Refused as refusal:
             return self._over(refused(refusal.status, refusal.reason))
 
@@ -115,7 +117,7 @@ class PutLane:
         answer.set_result(result)
         return answer
 
-    def _enter(self, messages: list[NewMessage]) -> Answer:
+    def _enter(self, messages: list[NewMessage], patient: bool = False) -> Answer:
         if not self.is_master:
             return self._over(away(self._why_away))
         if self.full_disk.is_full:
@@ -124,13 +126,16 @@ class PutLane:
             return self._over(busy(f"dispatch is {self._log.behind_s:.1f} s behind"))
         answer: Answer = self._loop.create_future()
         if self._lane is not None:
-            self._give(messages, answer, self._loop.time() + ANSWER_WITHIN_S)
+            self._give(messages, answer, self._due_at(patient))
         elif self._loop.time() - (self._replaced_since or 0.0) > LOCKED_S_MAX:
             answer.set_result(busy("the lane is being replaced for more than a second"))
         else:
-            self._waiting.append((messages, answer, self._loop.time() + LOCKED_S_MAX))
+            self._waiting.append((messages, answer, self._loop.time() + LOCKED_S_MAX, patient))
             self._sweep_later()
         return answer
+
+    def _due_at(self, patient: bool) -> float:
+        return math.inf if patient else self._loop.time() + ANSWER_WITHIN_S
 
     def _give(self, messages: list[NewMessage], answer: Answer, due_at: float) -> None:
         """Offsets and bytes, if there is room."""
@@ -336,9 +341,9 @@ class PutLane:
 
     def _let_in(self) -> None:
         waiting, self._waiting = self._waiting, deque()
-        for messages, answer, _due_at in waiting:
+        for messages, answer, _busy_at, patient in waiting:
             if not answer.done():
-                self._give(messages, answer, self._loop.time() + ANSWER_WITHIN_S)
+                self._give(messages, answer, self._due_at(patient))
 
     def stop_leading(self) -> None:
         """This member does not lead any more: nothing is taken, and what has no outcome is answered."""
@@ -350,7 +355,7 @@ class PutLane:
         turn, self._turn = self._turn, []
         self._turn_entries = self._turn_bytes = 0
         _end_all(turn, away(self._why_away))
-        for _messages, answer, _due_at in self._waiting:
+        for _messages, answer, _busy_at, _patient in self._waiting:
             _end(answer, away(self._why_away))
         self._waiting.clear()
         for sent in list(self._sent):

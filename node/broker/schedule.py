@@ -7,8 +7,8 @@ does: with all its properties (also DELAY, REAL_TOPIC and REAL_QID), its sender 
 How far a level has been delivered is a delay offset, which is in the group's metadata: it follows what is delivered.
 
 Invariants: an offset is committed only behind what was stored of the messages before it, so no delivery is lost; a
-message is delivered twice only where the outcome of its delivery was not known or the master changed before its offset
-was committed; one that cannot be delivered at all is noted, and holds up none behind it for long.
+message is delivered twice only where the master changed before its offset was committed, or what an ended lane left
+cannot be looked for; one that cannot be delivered at all is noted, and holds up none behind it for long.
 """
 
 from __future__ import annotations
@@ -200,7 +200,9 @@ class ScheduleService:
     def _put(self, record: MessageRecord) -> asyncio.Future[PutResult] | None:
         """None: RocketMQ delivers none to that topic either."""
         message = delivered(record)
-        return None if message is None or message.topic == HALF_TOPIC else self._store.lane.put_own(message)
+        return (
+            None if message is None or message.topic == HALF_TOPIC else self._store.lane.put_own(message, patient=True)
+        )
 
     # --- offsets --------------------------------------------------------------------------------------------------
     async def _commit_now_and_then(self) -> None:

@@ -3,9 +3,10 @@
 On the master only. What is open follows from the half and the op queue; where they have to be read from is kept as
 offsets of the group CID_RMQ_SYS_TRANS, as RocketMQ does, so a new master goes on there.
 
-Invariants: a transaction is committed at most once by one master, however often its end is asked for; its message is
-stored before its op message, so that no commit is lost, and only a change of master between the two may deliver it
-twice; a half message is stored again before its producer is asked; how many are open is bounded.
+Invariants: a transaction is committed at most once by one master, however often its end is asked for and however long
+the log takes; its message is stored before its op message, so that no commit is lost, and only a change of master
+between the two may deliver it twice; a half message is stored again before its producer is asked; how many are open is
+bounded.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ class Transactions:
             place = real_place(record)
             if place is None:
                 return None
-            result = await self._context.store.lane.put(final_message(record, *place))
+            result = await self._context.store.lane.put(final_message(record, *place), patient=True)
             if not result.status.is_stored:
                 return result
         half.decision = decision
@@ -251,7 +252,8 @@ class Transactions:
         """It is not open any more. Raises Refusal."""
         context = self._context
         context.topics.create_own(OP_TOPIC, 1)
-        result = await context.store.lane.put_own(op_message(half.offset, context.identity.host, context.now_ms()))
+        op = op_message(half.offset, context.identity.host, context.now_ms())
+        result = await context.store.lane.put_own(op, patient=True)
         if result.status.is_stored:
             table.drop(half.offset)
         return result
@@ -294,7 +296,7 @@ class Transactions:
 
     async def _give_up(self, table: HalfTable, half: Half, record: MessageRecord) -> None:
         self._context.topics.create_own(GIVEN_UP_TOPIC, 1)
-        result = await self._context.store.lane.put_own(given_up(record))
+        result = await self._context.store.lane.put_own(given_up(record), patient=True)
         if result.status.is_stored:
             unique = record.properties.get(UNIQ_KEY)
             why = f"{unique} of {record.properties.get(PRODUCER_GROUP)}: no decision in {half.checks} checks"
@@ -306,7 +308,7 @@ class Transactions:
         """Stored again, with the count of this check, and then its producer is asked."""
         place = real_place(record)
         message: NewMessage = again(record, half.checks + 1)
-        result = await self._context.store.lane.put_own(message)
+        result = await self._context.store.lane.put_own(message, patient=True)
         if not result.status.is_stored:
             return
         table.drop(half.offset)  # where it has no unique key, nothing else says that it was replaced

@@ -30,6 +30,7 @@ class MemoryMessages:
         self.lane = self.reads = self
         self.limits = limits or PutLimits()
         self.answers_with: PutStatus | None = None
+        self.patient: list[bool] = []  # whether each put was
         self.step = 1 << 20
         self.on_disk = False  # whether old messages count as no longer in memory
         self.waiting: list[tuple[asyncio.Future[PutResult], list[NewMessage]]] | None = None
@@ -47,10 +48,12 @@ class MemoryMessages:
         return self.confirming[-1]
 
     # --- puts ---------------------------------------------------------------------------------------------------
-    def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
+    def put(self, message: NewMessage, *, patient: bool = False) -> asyncio.Future[PutResult]:
+        self.patient.append(patient)
         return self._put(lambda: [self.limits.judged(message)])
 
-    def put_own(self, message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[PutResult]:
+    def put_own(self, message: NewMessage, *, spare_bytes: int = 0, patient: bool = False) -> asyncio.Future[PutResult]:
+        self.patient.append(patient)
         return self._put(lambda: [self.limits.judged(message, moves=False, spare_bytes=spare_bytes)])
 
     def put_batch(self, batch: NewMessage) -> asyncio.Future[PutResult]:

@@ -202,6 +202,47 @@ def test_who_is_looked_for_in_vain_is_answered_when_its_time_is_up(monkeypatch: 
     tell(story_of)
 
 
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("lane_ends", [True, False])
+def test_who_would_put_it_again_waits_until_its_outcome_is_known(
+    monkeypatch: pytest.MonkeyPatch, stored: bool, lane_ends: bool
+) -> None:
+    """A slow quorum had a delayed message delivered once more every 2.5 s, and a transaction committed twice."""
+    monkeypatch.setattr(put_lane, "ANSWER_WITHIN_S", 0.01)
+
+    async def story_of(story: Story) -> None:
+        own = story.put_lane.put_own(message(b"own"), patient=True)
+        put = story.put_lane.put(message(b"client's"))
+        lane = await story.sent()
+        assert (await put).status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+        assert not own.done()
+        kept = lane.keep(0) if stored else None
+        if lane_ends or kept is None:
+            lane.appends[0][1].set_exception(UNKNOWN)
+        else:
+            lane.appends[0][1].set_result(kept)
+        assert (await own).status is (PutStatus.PUT_OK if stored else PutStatus.SERVICE_NOT_AVAILABLE)
+
+    tell(story_of)
+
+
+def test_one_that_waits_for_its_dispatch_hides_none_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(put_lane, "ANSWER_WITHIN_S", 0.01)
+
+    async def story_of(story: Story) -> None:
+        own = story.put_lane.put(message(b"own"), patient=True)
+        put = story.put_lane.put(message(b"client's"))
+        lane = await story.sent()
+        monkeypatch.setattr(story.log, "committed", lambda index: None)
+        lane.appends[0][1].set_result(lane.keep(0))
+        assert (await put).reason == "not known whether it is stored: it is committed, and its dispatch stands still"
+        story.log.dispatched_index = 1
+        story.put_lane.dispatched()
+        assert (await own).physical_offsets == (48,)
+
+    tell(story_of)
+
+
 def test_what_was_refused_is_answered_by_its_cause_and_nothing_is_sent_again() -> None:
     causes = {
         ResponseCode.LEADER_PENDING_FULL: PutStatus.OS_PAGE_CACHE_BUSY,

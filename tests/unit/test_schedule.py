@@ -98,6 +98,7 @@ def test_messages_are_delivered_when_they_are_due_in_their_order(monkeypatch: py
         await until(lambda: story.delivered()[40:] == [b"later"])
         await until(lambda: story.offsets.kept == {1: 40, 2: 1})
         assert story.service.delivered == 41 and story.service.pending() == []
+        assert story.store.patient[-41:] == [True] * 41, "what may be stored after all would be delivered again"
 
     tell(story_of, monkeypatch)
 

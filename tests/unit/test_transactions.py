@@ -240,17 +240,29 @@ def test_the_next_master_asks_what_the_last_one_left_open() -> None:
     tell(story_of)
 
 
+def test_what_ends_a_transaction_is_waited_for_and_a_producers_half_message_is_not() -> None:
+    """A commit whose outcome is not known would be asked for again, and delivered twice."""
+
+    async def story_of(group: Group) -> None:
+        group.beat()
+        sent = group.send()
+        assert await group.check() and (await group.end(sent, COMMIT)).code == 0
+        assert group.store.patient == [False, True, True, True], "half message, again for its check, message, op"
+
+    tell(story_of)
+
+
 def test_a_commit_whose_op_message_is_missing_is_not_delivered_again_by_the_same_master() -> None:
     async def story_of(group: Group) -> None:
         group.beat()
         sent = group.send()
         lane, ops = group.store.put_own, 0
 
-        def refuses(message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[Any]:
+        def refuses(message: NewMessage, **given: Any) -> asyncio.Future[Any]:
             nonlocal ops
             ops += 1
             group.store.answers_with = PutStatus.OS_PAGE_CACHE_BUSY
-            put = lane(message, spare_bytes=spare_bytes)
+            put = lane(message, **given)
             group.store.answers_with = None
             return put
 

@@ -12,15 +12,16 @@ from node.message_store.put_result import PutResult, PutStatus
 
 
 class ClassicLane:
-    """The futures have a result always, also where nothing was stored."""
+    """The futures have a result always, also where nothing was stored. What became of a put is known here when it is
+    answered: `patient` waits for nothing more."""
 
     def __init__(self, keeper: StoreKeeper) -> None:
         self._keeper = keeper
 
-    def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
+    def put(self, message: NewMessage, *, patient: bool = False) -> asyncio.Future[PutResult]:
         return self._keeper.start(lambda answer: self._keeper.store.put(message, answer))
 
-    def put_own(self, message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[PutResult]:
+    def put_own(self, message: NewMessage, *, spare_bytes: int = 0, patient: bool = False) -> asyncio.Future[PutResult]:
         """What the broker itself puts: it goes where it says, also with a delay level."""
         return self._keeper.start(lambda answer: self._keeper.store.put_own(message, answer, spare_bytes))
 

@@ -179,9 +179,9 @@ class BrokerProcess:
         lane._open_lane = open_lane
         put_own = lane.put_own
 
-        def own_put(message: NewMessage, *, spare_bytes: int = 0) -> asyncio.Future[PutResult]:
-            under_way = put_own(message, spare_bytes=spare_bytes)
-            under_way.add_done_callback(lambda done: self._heard(message.body, done))
+        def own_put(message: NewMessage, **given: Any) -> asyncio.Future[PutResult]:
+            under_way = put_own(message, **given)
+            under_way.add_done_callback(lambda done: self._heard(message.body, done, lane.is_master))
             return under_way
 
         lane.put_own = own_put  # type: ignore[assignment,method-assign]
@@ -194,9 +194,9 @@ class BrokerProcess:
 
         metadata.change = changed  # type: ignore[method-assign]
 
-    def _heard(self, word: bytes, done: asyncio.Future[PutResult]) -> None:
-        """Of what the broker itself put: it may put again what may or may not be stored."""
-        if not done.cancelled() and done.result().status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+    def _heard(self, word: bytes, done: asyncio.Future[PutResult], is_master: bool) -> None:
+        """Of what the broker itself put: once another one is master, it may put again what may or may not be stored."""
+        if not done.cancelled() and done.result().status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH and not is_master:
             self.world.book.unknown.add(word)
 
     def _note(self, kind: str, severity: str, fields: dict[str, Any]) -> None:

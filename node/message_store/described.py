@@ -90,9 +90,7 @@ def where_json(store: MessageStore, placed: Placed) -> dict[str, Any]:
             "queue_offset": record.queue_offset, "points_here": there == offset, "points_to_offset": there,
         }  # fmt: skip
     hashes = {key_hash(record.topic, key) for key in record.index_keys}
-    index = [
-        f"index/{name}" for name, one in store.index_files() if any(offset in one.places(hashed) for hashed in hashes)
-    ]
+    index = [f"index/{name}" for name, one in store.index_files() if one.has(offset, hashes)]
     return {
         "offset": offset, "size_bytes": placed.size_bytes, "file": name_at(store, offset),
         "file_position": offset - file.start if file is not None else None,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 import numpy as np
@@ -82,6 +83,30 @@ class IndexFile:
     def entries(self) -> npt.NDArray[Any]:
         """Entry 1 first: entry 0 is not used."""
         return self._entries[1:]
+
+    def has(self, offset: int, key_hashes: Set[int]) -> bool:
+        """Whether the message at `offset` is here under one of these, found by its place among the entries.
+
+        Not by its keys: of a key that a million messages have, the oldest message is the last of a million entries.
+        Entries are in the order of offsets, but where messages were dispatched again.
+        """
+        count, row = self.head.entries, ENTRY.unpack_from
+        if not self.head.begin_offset <= offset <= self.head.end_offset:
+            return False
+
+        def entry(number: int) -> tuple[int, int]:
+            found = row(self._data, self._begin + (1 + number) * ENTRY_BYTES)
+            return found[1], found[0]
+
+        at = bisect_left(range(count), offset, key=lambda number: entry(number)[0])
+        for number in range(at, count):
+            place, key_hash = entry(number)
+            if place != offset:
+                break
+            if key_hash in key_hashes:
+                return True
+        mine = self.entries[self.entries["offset"] == offset]
+        return any(int(one) in key_hashes for one in mine["hash"])
 
     def places(self, key_hash: int, begin_ms: int | None = None, end_ms: int | None = None) -> Iterator[int]:
         """Offsets of the messages whose key may hash so, newest first, stored in `begin_ms`..`end_ms`."""

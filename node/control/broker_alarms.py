@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from node.background import Background
 from node.control.broker_link import BrokerLink
 from node.control.problems import Problem
 from node.control.snapshots import now_text
+from node.control.stalled_consumers import GONE, StalledConsumers
 from node.views.base import TEXT_MAX
 from node.views.message_answers import DISPATCH_BEHIND_MS, OVERDUE_MS
 from node.views.state import AlarmView
@@ -21,6 +23,9 @@ from node.views.state import AlarmView
 EVERY_S: Final = 1.0
 GRACE_S: Final = 3.0
 WITHIN_S: Final = 1.0
+GROUPS_EVERY: Final = 10  # looks: a list of all consumer groups is dear
+GROUPS_MAX: Final = 1000
+ON_PURPOSE: Final = frozenset({GONE})  # perhaps, so that nobody is woken by it
 Json = dict[str, Any]
 
 
@@ -32,6 +37,7 @@ class BrokerAlarms:
         self._background = Background()
         self.said: Json | None = None  # what it answered last; None: it does not answer
         self._found: dict[str, tuple[float, str, str]] = {}  # by code: since when twice, and the text
+        self._consumers, self._stalled, self._looks = StalledConsumers(), dict[str, str](), 0
 
     def start(self) -> None:
         self._background.keep("looks at the broker", self._keep)
@@ -39,7 +45,13 @@ class BrokerAlarms:
     def now(self) -> tuple[AlarmView, ...]:
         now_s = time.monotonic()
         return tuple(
-            AlarmView(code=code, severity="warning", peer_id=None, text=text[:TEXT_MAX], since=since)
+            AlarmView(
+                code=code,
+                severity="info" if code in ON_PURPOSE else "warning",
+                peer_id=None,
+                text=text[:TEXT_MAX],
+                since=since,
+            )
             for code, (began_s, since, text) in self._found.items()
             if now_s - began_s >= GRACE_S
         )
@@ -53,6 +65,7 @@ class BrokerAlarms:
         try:
             self.said = await self._link.json("broker", within_s=WITHIN_S)
             wrong = troubles(self.said, leads=self.said["leader_id"] == self._self_id)
+            wrong |= await self._look_at_consumers(self.said["role"] == "MASTER")
         except Problem as problem:
             self.said, wrong = None, {"broker_down": problem.detail.rstrip(".")}
         now_s, before = time.monotonic(), self._found
@@ -60,6 +73,18 @@ class BrokerAlarms:
         for code, text in wrong.items():
             began_s, since, _ = before.get(code, (now_s, now_text(), ""))
             self._found[code] = began_s, since, text
+
+    async def _look_at_consumers(self, is_master: bool) -> dict[str, str]:
+        """Consumers ask the master."""
+        if not is_master:
+            self._consumers.forget()
+            self._stalled, self._looks = {}, 0
+        elif self._looks % GROUPS_EVERY == 0:
+            with suppress(Problem):  # the next look shows whether it answers at all
+                said = await self._link.json("groups", limit=GROUPS_MAX, system=False)
+                self._stalled = self._consumers.observe(said["items"], time.monotonic())
+        self._looks += is_master
+        return self._stalled
 
     async def close(self) -> None:
         await self._background.stop()

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from node.config import load
-from node.control import broker_alarms
+from node.control import broker_alarms, stalled_consumers
 from node.control.broker_alarms import BrokerAlarms, troubles
 from node.control.broker_link import SILENT_WITHIN_S, WITHIN_S, BrokerLink
 from node.control.metrics import exposition
 from node.control.openapi import examples
 from node.control.problems import Problem
+from node.control.stalled_consumers import STANDS_STILL_S, StalledConsumers
 from node.message_client.errors import Unavailable
 from node.rocketmq.codes import Answer
 from node.rocketmq.command import Command
@@ -105,6 +106,64 @@ def test_an_alarm_stands_once_it_has_lasted_and_no_state_waits_for_the_broker(mo
         asked = link.asked
         await until(lambda: link.asked > asked + 2)
         assert alarms.now()[0].since == one.since
+        await alarms.close()
+
+    asyncio.run(story())
+
+
+def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Json:
+    return {
+        "group": "boards", "lag_messages": waiting, "lag_ms": 90_000, "lag_since_ms": oldest_ms,
+        "members": [{"client_id": "c"}] * members, "consume_enabled": True,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("looks", "code"),
+    [
+        ([group(10, 5), group(900, 5)], "broker_consumers_stuck"),
+        ([group(10, 5), group(900, 7)], None),  # slow, and it moves
+        ([group(900, 5), group(900, 5)], None),  # nothing comes
+        ([group(10, 5, 0), group(900, 5, 0)], "broker_consumers_gone"),
+        ([group(10, 5, 0), group(900, 9, 0)], "broker_consumers_gone"),  # the oldest have expired meanwhile
+        ([group(10, 5), group(900, 5, 0)], None),  # it has just left
+        ([group(0, 5, 0), group(0, 5, 0)], None),
+        ([group(10, 5, consume_enabled=False), group(900, 5, consume_enabled=False)], None),
+    ],
+)
+def test_a_consumer_group_that_gets_nowhere_is_named(looks: list[Json], code: str | None) -> None:
+    """A consumer that was stopped or had ended raised no problem, however much waited for it."""
+    consumers = StalledConsumers()
+    assert consumers.observe([looks[0]], 0.0) == {}
+    assert consumers.observe([looks[1]], STANDS_STILL_S - 1) == {}, "not for long enough"
+    again = looks[1] | {"lag_messages": looks[1]["lag_messages"] and looks[1]["lag_messages"] + (code is not None)}
+    found = consumers.observe([again], STANDS_STILL_S)
+    assert found == ({} if code is None else {code: "boards (901 wait, the oldest for 90 s)"})
+
+
+def test_only_the_master_looks_at_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Link:
+        role, asked = "MASTER", 0
+
+        async def json(self, what: str, **_: object) -> Json:
+            if what == "broker":
+                return said(role=self.role, leader_id="n0")
+            self.asked += 1
+            return {"items": [group(9 + self.asked, 5, 0)], "next": None}
+
+    async def story() -> None:
+        link: Any = Link()
+        monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
+        monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
+        monkeypatch.setattr(broker_alarms, "GROUPS_EVERY", 1)
+        monkeypatch.setattr(stalled_consumers, "STANDS_STILL_S", 0.0)
+        alarms = BrokerAlarms(link, "n0")
+        alarms.start()
+        await until(lambda: bool(alarms.now()))
+        [one] = alarms.now()
+        assert (one.code, one.severity) == ("broker_consumers_gone", "info")
+        link.role = "SLAVE"
+        await until(lambda: "broker_consumers_gone" not in {one.code for one in alarms.now()})
         await alarms.close()
 
     asyncio.run(story())

@@ -1,0 +1,64 @@
+"""Which consumer groups get nowhere: what waits for them grows, and nobody takes it. Pure.
+
+A group that is slow, or behind after a pause, moves on: the message that has waited longest is another one at the next
+look. Invariants: a group is named once it has stood still for STANDS_STILL_S by our own looks, and more waits for it
+than then; one whose consuming an operator has disabled is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+STANDS_STILL_S: Final = 60.0
+NAMED_MAX: Final = 3
+GONE: Final = "broker_consumers_gone"  # perhaps on purpose
+STUCK: Final = "broker_consumers_stuck"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Since when a group stands where it does, and how much waited for it then."""
+
+    began_s: float
+    oldest_ms: int | None
+    waiting: int
+    has_members: bool
+
+
+class StalledConsumers:
+    """Looks at the groups of one master; `forget` where it is none any more."""
+
+    def __init__(self) -> None:
+        self._stands: dict[str, Stand] = {}
+
+    def forget(self) -> None:
+        self._stands = {}
+
+    def observe(self, groups: Iterable[Json], now_s: float) -> dict[str, str]:
+        """By code, what is wrong."""
+        stands: dict[str, Stand] = {}
+        named: dict[str, list[str]] = {GONE: [], STUCK: []}
+        for one in groups:
+            waiting, members = one["lag_messages"], one["members"]
+            if not waiting or not one["consume_enabled"]:
+                continue
+            stand = Stand(now_s, one["lag_since_ms"], waiting, bool(members))
+            before = self._stands.get(one["group"])
+            same = before is not None and before.has_members is stand.has_members
+            if before is not None and same and (before.oldest_ms == stand.oldest_ms or not members):
+                stand = before
+            stands[one["group"]] = stand
+            if now_s - stand.began_s < STANDS_STILL_S or waiting <= stand.waiting:
+                continue
+            text = f"{one['group']} ({waiting:,} wait, the oldest for {one['lag_ms'] / 1000:.0f} s)"
+            named[STUCK if members else GONE].append(text)
+        self._stands = stands
+        return {code: listed(texts) for code, texts in named.items() if texts}
+
+
+def listed(texts: list[str]) -> str:
+    more = len(texts) - NAMED_MAX
+    return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more groups" if more > 0 else "")

@@ -7,7 +7,7 @@ called cut off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
@@ -198,6 +198,21 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
             f"{tellers[0]} has no connection to {high if tellers[0] == low else low}"
         )  # fmt: skip
         yield Finding("not_connected", ATTENTION, f"{which}, for {{age}}", member, grace_s=CONNECTING_GRACE_S)
+    yield from half_open(facts, answering, set(pairs))
+
+
+def half_open(facts: Facts, answering: Mapping[str, MemberView], said: Container[tuple[str, str]]) -> Iterator[Finding]:
+    """Pairs of followers, which have nothing to say to each other, where one believes in a connection that the other
+    does not have: what one sends does not arrive."""
+    for one in answering.values():
+        for link in (one.state and one.state.links) or ():
+            other, pair = answering.get(link.peer_id), tuple(sorted((one.id, link.peer_id)))
+            theirs = None if other is None else other.link_to(one.id)
+            if pair in said or facts.view.leader_id in pair or theirs is None:
+                continue
+            if link.in_since is None and theirs.out_since is not None:
+                text = f"What {link.peer_id} sends does not reach {one.id}: a one-way link, for {{age}}"
+                yield Finding("not_connected", ATTENTION, text, one.id, grace_s=CONNECTING_GRACE_S)
 
 
 def slow_link(facts: Facts) -> Iterator[Finding]:

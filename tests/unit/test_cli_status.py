@@ -371,6 +371,18 @@ def test_the_control_plane_of_a_member_that_is_late_is_asked_meanwhile(monkeypat
     assert asyncio.run(commands.completed(one, [one], target)) == one and not was_asked.is_set()
 
 
+@pytest.mark.parametrize(("arrives", "said"), [(None, 1), ("2026-05-04T11:00:00.000Z", 0)])
+def test_a_one_way_link_between_two_followers_is_named(arrives: str | None, said: int) -> None:
+    """Each said in its `links` what it had of the other, and nothing was made of that."""
+    up = "2026-05-04T11:00:00.000Z"
+    deaf = member("n1", links=[{"peer_id": "n2", "in_since": arrives, "out_since": up, "last_heard_ms": 60_000}])
+    other = member("n2", links=[{"peer_id": "n1", "in_since": up, "out_since": up, "last_heard_ms": 60_000}])
+    found = [one for one in look([member("n0", acks=FRESH), deaf, other]).problems if one.code == "not_connected"]
+    assert [(one.member, one.text) for one in found] == [
+        ("n1", "What n2 sends does not reach n1: a one-way link, for 3 s.")
+    ] * said
+
+
 def test_a_control_plane_that_others_name_is_asked_meanwhile_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """`status --peers` waited for a member that hangs, and then as long for its control plane."""
     was_asked = threading.Event()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.access_rows import Right
 from node.config import Settings, is_loopback, read_token, split_address
-from node.control.problems import Problem, document, outcome_of, unexpected
+from node.control.problems import APPENDS, KEYS_PATH, Problem, document, outcome_of, unexpected
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
@@ -37,11 +37,6 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 TOKEN = "the control plane's token"
 TOKENS = "the control plane's named tokens"
 LOOK_EVERY_S: Final = 1.0
-KEYS_PATH: Final = "/api/v1/kv/"
-# Calls that store something new each time, and what is said of one that is refused.
-KEYLESS: Final[Mapping[str, str]] = {
-    "/api/v1/entries": "not_appended", "/api/v1/machine/command": "not_appended", "/api/v1/messages": "not_stored",
-}  # fmt: skip
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -201,8 +196,8 @@ class Guard:
     def check_key(self, scope: Scope, asked: Headers) -> None:
         """Who sends a key with an append trusts that a retry appends nothing. This node could keep that promise only
         while it leads and its control plane runs, so the key is refused and not overlooked. Raises Problem."""
-        if scope["method"] == "POST" and scope["path"] in KEYLESS and "idempotency-key" in asked:
-            raise Problem(422, "No key for appends", NO_KEY, outcome=KEYLESS[scope["path"]])
+        if scope["method"] == "POST" and scope["path"] in APPENDS and "idempotency-key" in asked:
+            raise Problem(422, "No key for appends", NO_KEY)
 
     def check_group(self, scope: Scope, _: Headers) -> None:
         query = scope.get("query_string", b"")

@@ -17,7 +17,9 @@ from node.http_methods import allowed
 
 log = logging.getLogger(__name__)
 REFERENCE_BYTES: Final = 4
-APPENDS_PATH: Final = "/api/v1/entries"
+# Calls that store something new each time they are made.
+APPENDS: Final = frozenset({"/api/v1/entries", "/api/v1/machine/command", "/api/v1/messages"})
+KEYS_PATH: Final = "/api/v1/kv/"
 
 
 class Problem(Exception):
@@ -39,7 +41,9 @@ class Problem(Exception):
 
 def outcome_of(scope: Scope) -> str | None:
     """Of an append that is refused before the engine hears of it; None: it is none."""
-    return "not_appended" if scope["method"] == "POST" and scope["path"] == APPENDS_PATH else None
+    method, path = scope["method"], scope["path"]
+    appends = (method == "POST" and path in APPENDS) or (method in ("PUT", "DELETE") and path.startswith(KEYS_PATH))
+    return "not_appended" if appends else None
 
 
 def document(status: int, title: str, detail: str, headers: dict[str, str] | None = None, **extra: Any) -> JSONResponse:

@@ -269,6 +269,23 @@ def test_a_condition_in_the_wrong_place_is_refused_and_not_overlooked(
     run(work())
 
 
+@pytest.mark.parametrize("call", ["POST entries", "POST messages", "POST machine/command", "PUT kv/a", "DELETE kv/a"])
+def test_whatever_appends_says_that_it_did_not(tmp_path: Path, call: str) -> None:
+    """Whoever reads no outcome has to take it for unknown (SAFETY C2)."""
+    method, path = call.split()
+
+    async def work() -> None:
+        settings = {"node.state_machine": "kv"} if "messages" not in path else {"broker.address": "127.0.0.1:9"}
+        async with client(tmp_path, **settings) as asking:
+            for refused, status in (("?expected=1&bogus=2", 422), ("?group=other", 404)):
+                reported = await asking.request(
+                    method, f"/api/v1/{path}{refused}", json={} if method != "DELETE" else None
+                )
+                assert (reported.status_code, reported.json()["outcome"]) == (status, "not_appended"), reported.text
+
+    run(work())
+
+
 def test_a_read_may_carry_names_that_nobody_knows(tmp_path: Path) -> None:
     async def work() -> None:
         async with client(tmp_path) as asking:

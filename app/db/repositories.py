@@ -27,6 +27,7 @@ from node.views.events import EventView
 Json = dict[str, Any]
 RUNNING, DONE, FAILED, CANCELLED, UNKNOWN = "running", "done", "failed", "cancelled", "unknown"
 EVENTS_KEPT_PER_CLUSTER = 20_000
+EVENT_CHARS_MAX = 2_000
 
 
 class Clusters:
@@ -289,7 +290,7 @@ def event_row(cluster_id: str, node_id: str | None, item: EventView) -> EventRow
         at=at,
         kind=(item.kind or "event")[:48],
         severity=(item.severity or "info")[:16],
-        text=item.text or describe(item),
+        text=(item.text or describe(item))[:EVENT_CHARS_MAX],
         detail=dict(item.detail) if item.detail else None,
     )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from node.views.base import AnswerView, Bounded, JsonObject, Text, View
+
+DETAIL_BYTES_MAX: Final = 16 << 10  # a console keeps 20,000 of a group, and draws hundreds
 
 
 def _detail(value: Any) -> Any:
@@ -17,12 +19,12 @@ def _detail(value: Any) -> Any:
 
 
 def _writable(value: JsonObject) -> JsonObject:
-    """pydantic looks into fields of text only: what stands deeper may be half of a character."""
+    """pydantic looks into fields of text only: what stands deeper may be half of a character, or without end."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        size_bytes = len(json.dumps(value, ensure_ascii=False).encode())
     except UnicodeEncodeError:
         raise PydanticCustomError("string_unicode", "is no text that can be written") from None
-    return value
+    return value if size_bytes <= DETAIL_BYTES_MAX else {"text": f"{size_bytes:,} bytes of detail are left out"}
 
 
 class EventView(View):

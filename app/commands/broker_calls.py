@@ -32,7 +32,10 @@ def urls_of(target: Target) -> Mapping[str, str]:
 
 
 def path_of(*parts: str, **query: Any) -> str:
-    """Of a resource; what is None is left out."""
+    """Of a resource; what is None is left out. Raises Failure for what would name another one."""
+    for one in parts:
+        if "/" in one or one in ("", ".", ".."):
+            raise Failure(Exit.USAGE, f'"{one}" is no name of a topic or group')
     known = {name: value for name, value in query.items() if value is not None}
     path = "/".join(quote(one, safe="") for one in parts)
     return f"{path}?{urlencode(known)}" if known else path

@@ -129,8 +129,8 @@ def broker_lines(one: Json, trouble: str | None) -> list[str]:
     lines = [
         f"the broker of {one['self_id']} at {one['address']}: {one['role'] or 'no role yet'} in term {one['term']}",
         f"dispatched {dispatch['dispatched_index']:,} of {dispatch['committed_index']:,} committed entries",
-        f"{counts['topics']} topics; {counts['consumers']} consumers in {counts['consumer_groups']} groups,"
-        f" {counts['producers']} producers; {one['pulls_held']} pulls wait",
+        f"topics {counts['topics']}, consumers {counts['consumers']} (groups {counts['consumer_groups']}),"
+        f" producers {counts['producers']}, pulls that wait {one['pulls_held']}",
     ]
     lines += [f"name server {each['address']}: registered {each['registered_at'] or 'NOT'}"
               for each in one["name_servers"]]  # fmt: skip

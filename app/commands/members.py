@@ -102,7 +102,11 @@ def line_of(member: MemberView) -> str:
             f", and {member.replaces} leaves" if member.replaces else ""
         )
         kind += ")"
-    lag = "" if not member.lag_entries else f", {member.lag_entries:,} entries behind"
+    lag = (
+        ""
+        if not member.lag_entries
+        else f", {member.lag_entries:,} {'entry' if member.lag_entries == 1 else 'entries'} behind"
+    )
     if lag and member.catch_up_s_at_most:
         lag += f" ({member.catch_up_s_at_most} s at most)"
     there = "" if member.connected else ", NOT CONNECTED"

@@ -100,8 +100,8 @@ BEHIND: Final = Advice(
 CONSUMERS_STALLED: Final = Advice(
     "messages of those groups are stored and wait; nobody takes them, and they expire with the log's retention",
     "look at the processes of those groups: one that is gone is started, one that hangs is ended; where nobody consumes"
-    " for a group any more, this is as it should be. `quorumscope consumer describe GROUP` shows its queues, this all"
-    " groups",
+    " for a group any more, this is as it should be. `quorumscope consumer describe GROUP` shows its queues; this"
+    " lists all groups",
     "a-broker-is-not-well",
     command="quorumscope consumer list --node {own_url}",
     curl="curl -s {own_url}/api/v1/consumer-groups",

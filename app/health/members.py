@@ -42,8 +42,8 @@ ALARM_TEXT: Final = {
     "broker_not_master": "{node} leads, and its broker is not master",
     "broker_not_registered": "{node}'s broker is not registered",
     "broker_schedule_behind": "{node}'s broker is behind with scheduled messages",
-    "broker_consumers_gone": "messages wait, and no consumer of their group is connected",
-    "broker_consumers_stuck": "messages wait, and consumers that are connected take none",
+    "broker_consumers_gone": "Messages wait, and no consumer of their group is connected",
+    "broker_consumers_stuck": "Messages wait, and consumers that are connected take none",
     "broker_transactions_unanswered": "{node}'s broker gets no answer about transactions",
 }  # fmt: skip
 NO_MESSAGES: Final = frozenset(

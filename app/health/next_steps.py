@@ -244,6 +244,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"{finding.node_id} confirms no new writes; {spare(view)}"
         case "alarm_broker_down" if finding.node_id == view.leader_id:
             return f"no broker of the group takes messages while {finding.node_id} leads; its log takes writes"
+        case "alarm_broker_consumers_gone" | "alarm_broker_consumers_stuck":
+            return "those messages are processed late, or not at all once they have expired; the log takes writes"
         case code if code in WITHOUT_STATE and finding.node_id == view.leader_id:
             return f"no command is taken while {finding.node_id} leads, and it answers no question; nothing is lost"
         case code if code in WITHOUT_STATE:

@@ -8,7 +8,7 @@ than then; one whose consuming an operator has disabled is not.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 STANDS_STILL_S: Final = 60.0
@@ -47,9 +47,9 @@ class StalledConsumers:
                 continue
             stand = Stand(now_s, one["lag_since_ms"], waiting, bool(members))
             before = self._stands.get(one["group"])
-            same = before is not None and before.has_members is stand.has_members
-            if before is not None and same and (before.oldest_ms == stand.oldest_ms or not members):
-                stand = before
+            nobody = before is not None and not before.has_members and not members  # the oldest may expire meanwhile
+            if before is not None and (nobody or before.oldest_ms == stand.oldest_ms):
+                stand = replace(before, has_members=stand.has_members)
             stands[one["group"]] = stand
             if now_s - stand.began_s < STANDS_STILL_S or waiting <= stand.waiting:
                 continue

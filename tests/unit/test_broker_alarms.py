@@ -126,7 +126,8 @@ def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Jso
         ([group(900, 5), group(900, 5)], None),  # nothing comes
         ([group(10, 5, 0), group(900, 5, 0)], "broker_consumers_gone"),
         ([group(10, 5, 0), group(900, 9, 0)], "broker_consumers_gone"),  # the oldest have expired meanwhile
-        ([group(10, 5), group(900, 5, 0)], None),  # it has just left
+        ([group(10, 5), group(900, 5, 0)], "broker_consumers_gone"),  # it was stopped, and is known to be gone by now
+        ([group(10, 5), group(900, 7, 0)], None),  # it has just left
         ([group(0, 5, 0), group(0, 5, 0)], None),
         ([group(10, 5, consume_enabled=False), group(900, 5, consume_enabled=False)], None),
     ],

@@ -139,6 +139,15 @@ def test_topics_are_listed_described_made_and_deleted(planes: Planes, capsys: py
     assert planes.asked[-1][:2] == ("DELETE n1", "topics/new")
 
 
+@pytest.mark.parametrize("name", ["bad/name", "..", ""])
+def test_what_is_no_name_is_not_said_to_be_a_group_without_brokers(
+    planes: Planes, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    for words in (["topic", "create", name], ["topic", "describe", name], ["consumer", "describe", name]):
+        assert asked_of(planes, *words) == 64, words
+        assert "is no name" in capsys.readouterr().err
+
+
 def test_brokers_are_well_or_not(planes: Planes, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked_of(planes, "broker", "list") == 0
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:]] == [

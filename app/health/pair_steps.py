@@ -77,6 +77,12 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "{spare}",
         "make room on the disk of {node}'s data: it goes on by itself then, without a restart; this shows both ends",
     ),
+    "ha_config_not_saved": PairAdvice(
+        "{node} knows topics, groups and offsets that its files do not: it goes on, and lacks them after a restart",
+        "what consumers at {node} committed meanwhile comes to them again after a restart",
+        "make room on the disk of that folder, or mend what keeps {node} from writing there, before {node} is"
+        " restarted: all is saved by itself then",
+    ),
     "ha_log_broken": PairAdvice(
         "a write or a sync of {node}'s log failed, and it writes nothing until its log is opened anew",
         "{spare}",

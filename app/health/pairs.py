@@ -135,6 +135,13 @@ def full_disk(facts: Facts) -> Iterator[Finding]:
             yield Finding("ha_disk_full", severity, f"{one.id} {what} for {{age}}: {why}", one.id)
 
 
+def unsaved_config(facts: Facts) -> Iterator[Finding]:
+    for one, said in answering(facts.view):
+        for why in [each.text for each in said.problems if each.code == "config_not_saved"]:
+            text = f"{one.id} cannot save topics, groups and offsets for {{age}}: {why}"
+            yield Finding("ha_config_not_saved", ATTENTION, text, one.id)
+
+
 def broken_log(facts: Facts) -> Iterator[Finding]:
     for one, said in answering(facts.view):
         if said.broken_by:
@@ -232,15 +239,15 @@ def unchecked(facts: Facts) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    two_masters, no_broker_answers, no_master, broken_log, full_disk, damaged_log, few_slaves, silent_broker, fenced,
-    unserved_slaves, late_slaves, waiting_sends, certificates, unchecked, audited,
+    two_masters, no_broker_answers, no_master, broken_log, full_disk, unsaved_config, damaged_log, few_slaves,
+    silent_broker, fenced, unserved_slaves, late_slaves, waiting_sends, certificates, unchecked, audited,
 )  # fmt: skip
 # What a cause explains in the same broker.
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "ha_silent": frozenset({"ha_behind", "ha_slave_gone"}),
     "ha_broker_down": frozenset({"ha_behind", "ha_slave_gone"}),
     "ha_slave_gone": frozenset({"ha_behind"}),
-    "ha_disk_full": frozenset({"ha_behind", "ha_slave_gone", "ha_refused"}),
+    "ha_disk_full": frozenset({"ha_behind", "ha_slave_gone", "ha_refused", "ha_config_not_saved"}),
     "ha_fenced": frozenset({"ha_slave_gone"}),
 }
 

@@ -7,6 +7,7 @@ ended leaves nothing; topics that the log has messages of are known, whoever was
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -121,7 +122,6 @@ class ClientPort:
         self.requests = BrokerRequests(self.context, times, broker.said)
         self._files = ConfigFiles(settings.node.data, self.context)
         self._tables = broker.tables(self.context, self._files, self.requests.learn)
-        self._unsaved_by = ""  # why the last save failed
         self._background = Background()
         self.registry = Registry()
         names = NameService(self.registry, self.context.steady_ms)
@@ -161,13 +161,11 @@ class ClientPort:
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
             if self._tables.is_known:
-                try:
+                before = self._files.unsaved_by
+                with contextlib.suppress(OSError):  # it is tried again
                     await self._files.save()
-                    self._unsaved_by = ""
-                except OSError as error:
-                    if str(error) != self._unsaved_by:
-                        self._broker.said("config_not_saved", "warning", f"DATA/config is not as it is here: {error}")
-                    self._unsaved_by = str(error)
+                if (why := self._files.unsaved_by) and why != before:
+                    self._broker.said("config_not_saved", "warning", why)
 
     def save(self) -> None:
         """All that is not in its file. Raises OSError."""

@@ -103,6 +103,11 @@ def _full(pair: FakePair, name: str) -> None:
     pair.ha[name]["problems"] = [*pair.ha[name]["problems"], {"code": "disk_full", "about": "", "text": text}]
 
 
+def config_not_saved(pair: FakePair) -> None:
+    problem = {"code": "config_not_saved", "about": "", "text": "/data/m/config: No space left on device"}
+    pair.ha["m"]["problems"] = [*pair.ha["m"]["problems"], problem]
+
+
 def master_full(pair: FakePair) -> None:
     _full(pair, "m")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from node.broker import client_port
 from node.broker.classic.kept_behind import BehindMaster, DelayOffsetsBehindFlush
 from node.broker.classic.promotion import Promotion
 from node.broker.classic.tables import LOG_END
@@ -236,6 +237,31 @@ async def test_what_finds_no_room_in_its_queue_is_answered_once_there_is_some(tm
         assert sent.code == Answer.SUCCESS and not store.full
         [after] = await client.send(b"after")
         assert after.code == Answer.SUCCESS and await pulled(client, 3) == [b"before", b"full", b"after"]
+
+
+@story
+async def test_offsets_that_cannot_be_saved_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were lost with the next stop, also with a clean one, and a line of the log was all that said so."""
+    monkeypatch.setattr(client_port, "SAVE_EVERY_S", 0.02)
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m", "s"))
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"one")
+        folder = settings.node.data / "config"
+        await until(lambda: (folder / "topics.json").exists())
+        (folder / "consumerOffset.json.tmp").mkdir()  # no file can be there
+        fields = {"consumerGroup": "G", "topic": "TopicTest", "queueId": "0", "commitOffset": "1"}
+        await client.ask((Request.UPDATE_CONSUMER_OFFSET, fields, b""))
+
+        async def problems() -> list[dict[str, str]]:
+            found: list[dict[str, str]] = (await master.broker._ha({}))["problems"]
+            return [one for one in found if one["code"] == "config_not_saved"]
+
+        await until(lambda: "config_not_saved" in [one[0] for one in master.notes])
+        [said] = await problems()
+        assert str(folder) in said["text"]
+        (folder / "consumerOffset.json.tmp").rmdir()
+        await until(lambda: not master.port._files.unsaved_by)
+        assert b"TopicTest@G" in (folder / "consumerOffset.json").read_bytes() and not await problems()
 
 
 @story

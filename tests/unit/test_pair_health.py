@@ -29,6 +29,7 @@ from tests.unit.pair_states import (
     all_silent,
     behind,
     broker_down,
+    config_not_saved,
     fenced,
     forked,
     log_broken,
@@ -78,6 +79,7 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
     sends_wait: ("attention", {("ha_sends_wait", "m")}, "3 sends wait at m for s1 and s2"),
     log_broken: ("critical", {("ha_log_broken", "m")}, "m writes nothing for"),
     master_full: ("critical", {("ha_disk_full", "m")}, "m takes no messages for"),
+    config_not_saved: ("attention", {("ha_config_not_saved", "m")}, "m cannot save topics, groups and offsets for"),
     slave_full: ("attention", {("ha_disk_full", "s1")}, "s1 stores nothing for"),
     log_damaged: (
         "critical", {("ha_log_damaged", "s1")}, "s1 has a log that is damaged at one place, the first from",

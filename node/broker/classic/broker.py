@@ -138,6 +138,7 @@ class ClassicBroker:
         self.roles = self  # of what its registration says
         self._tables: TablesInFiles | None = None
         self._context: Context | None = None
+        self._config: ConfigFiles | None = None
         self.sync: MetadataSync | None = None
         self._syncing: asyncio.Task[None] | None = None
         key = make_key(root)
@@ -243,7 +244,7 @@ class ClassicBroker:
 
     def tables(self, context: Context, files: ConfigFiles, learn: Learn) -> TablesInFiles:
         root = self.settings.node.data
-        self._context = context
+        self._context, self._config = context, files
         deleted = DeletedTopics(root, lambda: self.next_offsets, self.reads.forget)
         self.reads.begins = deleted.begins
         self._tables = TablesInFiles(root, context, files, deleted)
@@ -278,6 +279,8 @@ class ClassicBroker:
         said["problems"] += self._scrub.problems() + [
             {"code": "not_reread", "about": one.what, "text": one.text} for one in self._rereading.troubles.values()
         ]
+        if self._config is not None and (why := self._config.unsaved_by):
+            said["problems"].append({"code": "config_not_saved", "about": "", "text": why})
         sync = self.sync
         if sync is not None:
             said["metadata"] = {

@@ -33,12 +33,18 @@ class ConfigFiles:
         self._written: dict[str, bytes] = {}
         self._saving = asyncio.Lock()
         self._writing = threading.Lock()  # of threads: one may still write when its task was cancelled
+        self.unsaved_by = ""  # why the last save failed
         self._taken = self._newest = 0  # how often the tables were looked at, and which look was written last
 
     async def save(self) -> None:
         """What is due now, made and written off the loop. Raises OSError."""
         async with self._saving:
-            await asyncio.to_thread(self._write, *self._now())
+            try:
+                await asyncio.to_thread(self._write, *self._now())
+                self.unsaved_by = ""
+            except OSError as error:
+                self.unsaved_by = f"{self._folder}: {error.strerror or error}"
+                raise
 
     def save_now(self) -> None:
         """The same in this thread, after what another one still writes. Raises OSError."""

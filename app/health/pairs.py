@@ -99,7 +99,7 @@ def silent_broker(facts: Facts) -> Iterator[Finding]:
 
 def no_master(facts: Facts) -> Iterator[Finding]:
     known = answering(facts.view)
-    if known and not masters_of(facts.view):
+    if known and not masters_of(facts.view) and not unseen_masters(facts.view):
         unheard = maybe_masters(facts.view)
         text = "no broker takes messages for {age}: none of those that answer is master"
         if unheard:
@@ -259,7 +259,11 @@ def unproven(facts: Facts) -> list[Doubt]:
     found = [Doubt(member=one.id, text=text) for one in view.members if (text := _unheard(one))]
     master = master_of(view)
     if master is None:
-        return [*found, Doubt(member=None, text="no master is known")]
+        unseen = [
+            f"{slave} follows a master at {address}, whose control plane is not among those that are asked"
+            for slave, address in unseen_masters(view)
+        ]
+        return [*found, *(Doubt(member=None, text=text) for text in unseen or ["no master is known"])]
     slaves = [one for one in master[1].connections or () if one.state == "transfer"]
     if not slaves:
         found.append(Doubt(member=master[0].id, text=f"no slave gets what {master[0].id} has"))
@@ -298,7 +302,24 @@ def maybe_masters(view: GroupView) -> list[str]:
     return [one.id for one in away if one.ha is None or one.ha.role != "SLAVE"]
 
 
+def unseen_masters(view: GroupView) -> list[tuple[str, str]]:
+    """(slave, address) where a slave is served by a master whose control plane nobody named: all brokers that were
+    named answer, and none of them is that one."""
+    known = answering(view)
+    if len(known) < len(view.members):
+        return []
+    addresses = {said.ha_address for _one, said in known}
+    return [
+        (one.id, said.following.address)
+        for one, said in slaves_of(view)
+        if said.following is not None and said.following.state == "transfer"
+        and said.following.address is not None and said.following.address not in addresses
+    ]  # fmt: skip
+
+
 def without_master(view: GroupView) -> str:
+    if unseen_masters(view):
+        return "Whether a broker takes messages is not known."
     unheard = maybe_masters(view)
     if unheard and len(unheard) < len(view.members):
         return f"No broker that answers takes messages; whether {join(unheard)} does is not known."

@@ -36,6 +36,7 @@ class FakePair(httpx2.AsyncBaseTransport):
 
     def __init__(self) -> None:
         self.name, self.why_silent = "pair", "connection refused"
+        self.named: tuple[str, ...] = NAMES  # whose control planes are asked
         self.alive = dict.fromkeys(NAMES, True)
         self.urls = {name: f"http://127.0.0.1:{8531 + n}" for n, name in enumerate(NAMES)}
         self.requests: list[httpx2.Request] = []
@@ -76,7 +77,7 @@ class FakePair(httpx2.AsyncBaseTransport):
         recall, now = Recall(), T0
         judged: GroupView | None = None
         while judged is None or now <= T0 + timedelta(seconds=seconds):
-            view = group_view(ClusterInfo("pair", "pair", "pair"), [self.sample(name, now) for name in NAMES], now)
+            view = group_view(ClusterInfo("pair", "pair", "pair"), [self.sample(name, now) for name in self.named], now)
             recall.observe(view, now.timestamp(), now)
             judged = conclude(classify(view, recall, now))
             now += timedelta(seconds=0.5)

@@ -120,6 +120,18 @@ def test_a_broker_that_may_hang_is_not_to_be_started_beside_itself() -> None:
     assert (stopped.command or "").startswith("quorumscope ha status --node") and "by itself" in stopped.step
 
 
+def test_a_master_that_nobody_named_is_not_called_lost() -> None:
+    """`status --node` of a sound pair's slave said that no broker takes messages, and to promote the slave."""
+    pair = FakePair()
+    pair.named = ("s1",)
+    view = pair.view()
+    assert not view.problems and view.severity == "unknown"
+    assert "s1 follows a master at 127.0.0.1:10912, whose control plane is not among" in view.sentence.headline
+    assert view.sentence.rest == "Whether a broker takes messages is not known."
+    pair.leave("s1")
+    assert {one.code for one in pair.view().problems} >= {"ha_no_master"}, "it is served no more"
+
+
 @pytest.mark.parametrize("change", WRONG, ids=lambda one: one.__name__)
 def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
     pair = FakePair()

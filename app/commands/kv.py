@@ -54,11 +54,11 @@ def with_store(target: Target, work: Callable[[KvClient], Awaitable[T]]) -> T:
 
 
 def text_of(name: str, raw: bytes) -> dict[str, Any]:
-    """Text where it is UTF-8, base64 under another name otherwise."""
+    """Text where it is UTF-8; otherwise None, and base64 under another name."""
     try:
         return {name: raw.decode()}
     except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(raw).decode()}
+        return {name: None, f"{name}_base64": base64.b64encode(raw).decode()}
 
 
 def print_json(value: dict[str, Any]) -> None:

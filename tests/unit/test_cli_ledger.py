@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from app.cli import run
+from app.commands.kv import text_of
 from app.commands.ledger import Split, Tally, batches_of, bodies_of
 from node.client import AppendResult, Denied, NotAppended, OutcomeUnknown, Unreachable
 from node.client.kv import KvClient
@@ -330,3 +331,16 @@ def test_a_key_that_was_not_there_is_said_whatever_was_to_be_done_with_it(
     assert run(["kv", "delete", "colour", "--json", "--peers", "n0-127.0.0.1:9"]) == 1
     captured = capsys.readouterr()
     assert (json.loads(captured.out), captured.err) == ({"key": "colour", "deleted": False}, "")
+
+
+@pytest.mark.parametrize(
+    ("raw", "printed"),
+    [
+        (b"blue", {"value": "blue"}),
+        (b"", {"value": ""}),
+        (b"\xff", {"value": None, "value_base64": "/w=="}),
+    ],
+)
+def test_a_value_has_its_name_also_where_it_is_no_text(raw: bytes, printed: dict[str, str | None]) -> None:
+    """INTERFACES: `get --json` prints {key, value, found, index}."""
+    assert text_of("value", raw) == printed

@@ -105,6 +105,11 @@ def bring_in(words: Sequence[str]) -> None:
             import_module(f"app.commands.{family}").register(app)
 
 
+def family_in(words: Sequence[str]) -> list[str]:
+    """The command that these words begin with, for an error whose own command is not known."""
+    return [word for word in words[:1] if word in FAMILIES]
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     try:
@@ -119,7 +124,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(str(error))
             return Exit.USAGE
-        where = getattr(getattr(error, "ctx", None), "command_path", "quorumscope")
+        where = getattr(getattr(error, "ctx", None), "command_path", " ".join(["quorumscope", *family_in(given)]))
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         say(f"{where}: {one_line(message.replace('Value error, ', ''))} (see {where} --help)")
         return Exit.USAGE

@@ -252,6 +252,15 @@ def test_a_refusal_is_no_unreachable_node(monkeypatch: pytest.MonkeyPatch, statu
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(("words", "where"), [("status --node", "quorumscope status"), ("--nope", "quorumscope")])
+def test_a_slip_is_said_of_the_command_that_it_was_made_in(
+    words: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith(f"{where}: ") and f"(see {where} --help)" in said
+
+
 def test_members_alone_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["members"], ["members", "--json"], ["members", "list"]):
         assert run(arguments) == Exit.USAGE

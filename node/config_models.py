@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from node.access_rows import rows_of
 from node.broker_table import BrokerTable
 from node.config_table import Address, Table
+from node.database_url import check_database
 from node.ha_table import HaTable
 from node.protocol.codes import FlushMode
 from node.protocol.group_id import check_group_token
@@ -282,7 +283,7 @@ class AccessTable(Table):
 class ConsoleTable(Table):
     address: Address = "127.0.0.1:8421"
     """Where the console listens. Beyond loopback it needs TLS, or behind_proxy."""
-    db_url: str = "sqlite:///.quorumscope/console.db"
+    db_url: Annotated[str, AfterValidator(check_database)] = "sqlite:///.quorumscope/console.db"
     """The console's database: a SQLite file, or postgresql://…"""
     nodes: Names = ()
     """Control planes to watch from the start; one of each group is enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -269,6 +270,10 @@ def test_the_api_takes_no_plain_form(tmp_path: Path) -> None:
                 headers = {"content-type": kind}
                 answer = await ann.change("POST", "/api/v1/tokens", content=b'{"name":"t"}', headers=headers)
                 assert answer.status_code == 415
+            headers = {"content-type": "application/json", "content-encoding": "gzip"}
+            packed = gzip.compress(b'{"name":"t"}')
+            answer = await ann.change("POST", "/api/v1/tokens", content=packed, headers=headers)
+            assert answer.status_code == 415 and "'gzip'" in answer.json()["detail"]
 
     run(work())
 

@@ -35,6 +35,7 @@ OLDER_S: Final = 60.0  # longer than any request
 TIMEOUT_S: Final = 2.0  # for each step: a connection's next bytes
 TOTAL_S: Final = 5.0  # for all of it
 CONNECT_TIMEOUT_S: Final = 1.0
+WAIT_S_MAX: Final = 60  # no member has those who ask here wait for longer
 RENEWED_WITHIN_S: Final = 20.0  # so often a certificate that ends is looked at on a new connection
 
 
@@ -47,11 +48,12 @@ OWN_NAMES: Final = frozenset(
 
 
 class NodeRefused(ConsoleError):
-    """The control plane answered, with an error; `body` is its problem document."""
+    """The control plane answered, with an error; `body` is its problem document. `wait_s`: it asks to be left alone for
+    so long, and so is whoever asked here."""
 
     title = "The node refused"
 
-    def __init__(self, status: int, body: dict[str, Any], node: str) -> None:
+    def __init__(self, status: int, body: dict[str, Any], node: str, wait_s: int | None = None) -> None:
         detail = str(body.get("detail") or body.get("title") or f"status {status}")
         extra = {key: value for key, value in body.items() if key not in OWN_NAMES}
         super().__init__(
@@ -60,6 +62,7 @@ class NodeRefused(ConsoleError):
             title=str(body.get("title") or self.title),
             code=body.get("code"),
             action=body.get("action"),
+            headers={"retry-after": str(wait_s)} if wait_s is not None else None,
             **{"node": node, **extra},
         )
         self.body, self.node_status = body, status
@@ -217,8 +220,9 @@ def check_status(answer: Answer, control_url: str, path: str) -> None:
     if 300 <= answer.status_code < 400:
         raise NodeUnreachable(f"{control_url} answered {path} with a redirect; it is not followed", code="redirect")
     if answer.status_code >= 400:
-        body = json_of(answer)
-        raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url)
+        body, wait = json_of(answer), answer.headers.get("retry-after", "")
+        wait_s = min(int(wait), WAIT_S_MAX) if wait.isascii() and wait.isdigit() and len(wait) < 10 else None
+        raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url, wait_s)
 
 
 async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> bytes:

@@ -54,11 +54,12 @@ As = Annotated[Literal["text", "base64"], Query(alias="as")]
 Cursor = Annotated[str | None, Query(max_length=(KEY_BYTES_MAX + 3) // 3 * 4)]  # the key behind the last one, in base64
 
 
-def key_of(text: str) -> bytes:
-    """Raises Problem."""
+def key_of(text: str, outcome: str | None = None) -> bytes:
+    """Raises Problem, with that outcome."""
     key = text.encode("utf-8", "surrogatepass")
     if not 0 < len(key) <= KEY_BYTES_MAX:
-        raise Problem(422, "Invalid request", f"key: {len(key)} bytes; 1 to {KEY_BYTES_MAX} are allowed")
+        text = f"key: {len(key)} bytes; 1 to {KEY_BYTES_MAX} are allowed"
+        raise Problem(422, "Invalid request", text, outcome=outcome)
     return key
 
 
@@ -177,6 +178,11 @@ class NewValue(RequestBody):
     expected_index: Annotated[int | None, Field(ge=-1, le=INT64_MAX)] = None
 
 
+def written(text: str) -> bytes:
+    """The key of a write. Raises Problem."""
+    return key_of(text, outcome="not_appended")
+
+
 def raw_of(text: str, as_: str, field: str) -> bytes:
     """Raises Problem."""
     return raw_bytes(text, as_, field, VALUE_BYTES_MAX)
@@ -211,7 +217,7 @@ async def put(parts: PartsDep, key: Key, body: NewValue) -> Json:
     expected = None if body.expected is None else raw_of(body.expected, body.as_, "expected")
     value = raw_of(body.value, body.as_, "value")
     condition = condition_of(expected, body.expected_index)
-    command = KvCommand(Op.PUT, key_of(key), value, body.ttl_ms, **condition)
+    command = KvCommand(Op.PUT, written(key), value, body.ttl_ms, **condition)
     result, _, term = await carry_out(parts, command)
     return {**named(command.key), "index": result.index, "term": term}
 
@@ -225,6 +231,6 @@ async def delete(
 ) -> Json:
     """Removes a key; `deleted` says whether it was there."""
     condition = condition_of(None if expected is None else expected.encode(), expected_index)
-    command = KvCommand(Op.DELETE, key_of(key), **condition)
+    command = KvCommand(Op.DELETE, written(key), **condition)
     result, index, term = await carry_out(parts, command)
     return {**named(command.key), "deleted": result.status is Status.DONE, "index": index, "term": term}

@@ -16,6 +16,7 @@ from node.control.app import BODY_BYTES_MAX, create_app
 from node.control.operations import KEPT_MAX, Operations
 from node.control.problems import Problem
 from node.control.segments import parse_range
+from node.protocol.kv import KEY_BYTES_MAX
 from tests.unit.store_fixtures import fill, open_store
 
 TOKEN = "a-token-of-sixteen-or-more"
@@ -282,6 +283,19 @@ def test_whatever_appends_says_that_it_did_not(tmp_path: Path, call: str) -> Non
                     method, f"/api/v1/{path}{refused}", json={} if method != "DELETE" else None
                 )
                 assert (reported.status_code, reported.json()["outcome"]) == (status, "not_appended"), reported.text
+
+    run(work())
+
+
+def test_a_key_of_too_many_bytes_is_set_and_removed_by_nobody(tmp_path: Path) -> None:
+    """As many characters as there may be bytes, of two bytes each."""
+    path = f"/api/v1/kv/{chr(0xE9) * KEY_BYTES_MAX}"
+
+    async def work() -> None:
+        async with client(tmp_path, **{"node.state_machine": "kv"}) as asking:
+            for reported in (await asking.put(path, json={"value": "x"}), await asking.delete(path)):
+                assert (reported.status_code, reported.json().get("outcome")) == (422, "not_appended"), reported.text
+            assert "outcome" not in (await asking.get(path)).json()
 
     run(work())
 

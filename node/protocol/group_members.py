@@ -122,10 +122,12 @@ class GroupMembers:
         removed = {**self.removed, **{one: store for one, store in stores.items() if one not in kept}}
         for oldest in list(removed)[: max(0, len(removed) - REMOVED_KEPT)]:
             del removed[oldest]
+        # Whom this very entry made a voter did not become one with the next: since when is not known then.
+        voting = {one: at for one, at in self.voting.items() if one in kept and at != THIS_ENTRY}
+        voting |= {one: THIS_ENTRY for one in kept if one in self.learners}
         return GroupMembers(
-            dict(kept), joined={one: at for one, at in self.joined.items() if one in kept},
-            voting={one: at for one, at in self.voting.items() if one in kept}, removed=removed,
-            ended=(*self.ended, *([old_id] if old_id else []))[-ENDED_KEPT:],
+            dict(kept), joined={one: at for one, at in self.joined.items() if one in kept}, voting=voting,
+            removed=removed, ended=(*self.ended, *([old_id] if old_id else []))[-ENDED_KEPT:],
         )  # fmt: skip
 
     def to_leave(self) -> str | None:

@@ -40,6 +40,18 @@ def test_what_an_older_release_wrote_does_not_say_since_when_it_votes() -> None:
     assert members_in(b'{"members": {"voters": {"n0": ""}, "learners": {}, "voting": {"n0": -7}}}') is None
 
 
+def test_the_entry_that_names_the_survivors_makes_voters_of_learners_alone() -> None:
+    """The log's newest entry promoted n2; the one behind it, which names the survivors, is not that one."""
+    grown = at(12, BIRTH.to_change().with_learner("n2", "h:3", promote=True)).to_change().with_learner(
+        "n3", "h:4", promote=False
+    )  # fmt: skip
+    promoted = at(80, grown).to_change().promoted("n2")
+    survivors = at(120, promoted.only({"n2": "h:3", "n3": "h:4"}, {}, None))
+    assert survivors.voting == {"n3": 120}
+    known = at(120, at(90, promoted).to_change().only({"n0": "h:1", "n2": "h:3"}, {}, None))
+    assert known.voting == {"n0": -1, "n2": 90}
+
+
 @pytest.mark.parametrize(
     ("member", "said"),
     [

@@ -24,6 +24,7 @@ from app.commands.ledger_calls import run_async
 from app.commands.output import JsonOption, say, show, show_json, show_lines
 from app.commands.targets import I64_MAX, Target, in_group
 from app.commands.waiting import said_if_slow
+from app.health.facts import entries_of
 from node.client import LedgerError, Unsupported
 from node.client import members as client_members
 from node.protocol.codes import ResponseCode
@@ -98,15 +99,9 @@ def line_of(member: MemberView) -> str:
     """One member, for people."""
     kind = member.kind or "?"
     if member.promoting:
-        kind += " (becomes a voter once it has caught up" + (
-            f", and {member.replaces} leaves" if member.replaces else ""
-        )
-        kind += ")"
-    lag = (
-        ""
-        if not member.lag_entries
-        else f", {member.lag_entries:,} {'entry' if member.lag_entries == 1 else 'entries'} behind"
-    )
+        leaves = f", and {member.replaces} leaves" if member.replaces else ""
+        kind += f" (becomes a voter once it has caught up{leaves})"
+    lag = f", {entries_of(member.lag_entries)} behind" if member.lag_entries else ""
     if lag and member.catch_up_s_at_most:
         lag += f" ({member.catch_up_s_at_most} s at most)"
     there = "" if member.connected else ", NOT CONNECTED"

@@ -20,6 +20,7 @@ from app.console.nodes import NodeRefused, Nodes
 from app.console.preflight import Check, Commands, check
 from app.console.transfers import STATES, as_json, problem_of
 from app.db.repositories import FAILED, RUNNING, UNKNOWN, Operations
+from app.health.facts import entries_of
 from app.health.group_view import GroupView
 from app.health.next_steps import TOKEN_HEADER
 from node.background import Background, reason_of
@@ -204,7 +205,7 @@ def lag_check(change: MemberChange, known: LeaderSays) -> Check:
         return check("lag", "unknown", f"What {change.member_id} lacks is unknown")
     size = known.lag_bytes
     of = "" if size is None else f", {fmt.size(size)}"
-    return check("lag", "ok", f"{change.member_id} lacks {lag:,} {'entry' if lag == 1 else 'entries'}{of}")
+    return check("lag", "ok", f"{change.member_id} lacks {entries_of(lag)}{of}")
 
 
 def time_check(change: MemberChange, known: LeaderSays) -> Check:

@@ -11,6 +11,7 @@ from typing import Final
 
 from app.console.aggregate import ack_is_fresh
 from app.console.errors import Conflict, ConsoleError, Invalid
+from app.health.facts import entries_of
 from app.health.group_view import GroupView, MemberView, QuorumView
 from app.security.roles import Right, Viewer
 from node.views.base import View
@@ -144,7 +145,7 @@ def lag_check(view: GroupView, target: MemberView) -> Check:
         return check("lag", "unknown", f"How far {target.id} is behind is unknown")
     if lag > LAG_MAX:
         return check("lag", "refused", f"{target.id} is {lag:,} entries behind; at most {LAG_MAX:,} are accepted")
-    return check("lag", "ok", f"{target.id} is {lag:,} {'entry' if lag == 1 else 'entries'} behind")
+    return check("lag", "ok", f"{target.id} is {entries_of(lag)} behind")
 
 
 def is_index(value: int | None) -> bool:

@@ -18,7 +18,7 @@ from app.console.remote_operations import POLL_S, followed
 from app.console.transfers import problem_of
 from app.db.audits import FINAL
 from app.db.repositories import DONE, FAILED, UNKNOWN, Operations
-from app.health.facts import spelled_range
+from app.health.facts import entries_of, spelled_range
 from node.background import Background, reason_of
 
 Json = dict[str, Any]
@@ -124,7 +124,7 @@ class Repairs:
             work.skipped.add("repairs")
         damaged, mended = faults_of(after), mended_between(before, after)
         if mended:  # a member that finds damage asks its peers by itself, perhaps before anybody looked again
-            work.outcome["mended"] = f"{mended:,} {'entry' if mended == 1 else 'entries'}, from its peers"
+            work.outcome["mended"] = f"{entries_of(mended)}, from its peers"
         if damaged:
             raise Ended(FAILED, "Not repaired", f"{len(damaged)} damaged ranges are left on {work.node_id}")
         if found == 0 and work.from_index is None:

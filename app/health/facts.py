@@ -127,6 +127,10 @@ def join(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1] if names else ""
 
 
+def entries_of(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
 def spelled_range(first: int, last: int) -> str:
     return f"entry {first:,}" if first == last else f"entries {first:,} to {last:,}"
 

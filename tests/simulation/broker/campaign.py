@@ -22,19 +22,9 @@ STEPS = 8_000
 
 
 def run_seed(
-    seed: int,
-    steps: int = STEPS,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    trace_to: Path | None = None,
-    mutant: str | None = None,
+    seed: int, steps: int = STEPS, overrides: Mapping[str, Any] | None = None, *, trace_to: Path | None = None
 ) -> SeedResult:
     """One world: so many steps of trouble, then peace. Never raises what the product raised."""
-    if mutant is not None:
-        from tests.simulation.mutants import MUTANTS
-
-        with MUTANTS[mutant].plant():
-            return run_seed(seed, steps, overrides, trace_to=trace_to)
     trace = Trace(keep=trace_to is not None)
     book, checks = broker_checks()
     world = BrokerWorld(seed, BrokerSwarm.from_seed(seed, **(overrides or {})), [trace, *checks], book)

@@ -26,19 +26,9 @@ LINES_MAX = 60  # more seeds than this are told of only where a promise was brok
 
 
 def run_seed(
-    seed: int,
-    steps: int = STEPS,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    trace_to: Path | None = None,
-    mutant: str | None = None,
+    seed: int, steps: int = STEPS, overrides: Mapping[str, Any] | None = None, *, trace_to: Path | None = None
 ) -> SeedResult:
     """One world: so many steps of trouble, then peace. Never raises what the product raised."""
-    if mutant is not None:
-        from tests.simulation.mutants import MUTANTS
-
-        with MUTANTS[mutant].plant():
-            return run_seed(seed, steps, overrides, trace_to=trace_to)
     trace = Trace(keep=trace_to is not None)
     world = DriverWorld(seed, DriverSwarm.from_seed(seed, **(overrides or {})), [trace, *driver_checks()])
     result = run_world(world, steps, trace, lambda: world.workload.counts)
@@ -46,6 +36,16 @@ def run_seed(
     if trace_to is not None:
         trace_to.write_text("".join(trace.lines))
     return result
+
+
+def _planted(mutant: str | None, run: Callable[[int], SeedResult], seed: int) -> SeedResult:
+    """With that bug in it, where one is named."""
+    if mutant is None:
+        return run(seed)
+    from tests.simulation.mutants import MUTANTS
+
+    with MUTANTS[mutant].plant():
+        return run(seed)
 
 
 def _over(jobs: int, work: Callable[[int], SeedResult], seeds: Sequence[int]) -> Iterator[SeedResult]:
@@ -90,7 +90,8 @@ def run_campaign(
     first, count = (options.first, options.seeds) if options.seed is None else (options.seed, 1)
     seeds = range(first, first + count)
     trace_to = options.trace and Path(options.trace)
-    work = partial(run, steps=options.steps, overrides=overrides, trace_to=trace_to, mutant=options.mutant)
+    one = partial(run, steps=options.steps, overrides=overrides, trace_to=trace_to)
+    work = partial(_planted, options.mutant, one)
     broken = 0
     for result in _over(options.jobs, work, seeds):
         broken += result.violation is not None

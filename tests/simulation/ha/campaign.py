@@ -22,19 +22,9 @@ STEPS = 400
 
 
 def run_seed(
-    seed: int,
-    steps: int = STEPS,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    trace_to: Path | None = None,
-    mutant: str | None = None,
+    seed: int, steps: int = STEPS, overrides: Mapping[str, Any] | None = None, *, trace_to: Path | None = None
 ) -> SeedResult:
     """One world: so many steps of trouble, then peace. Never raises what the product raised."""
-    if mutant is not None:
-        from tests.simulation.mutants import MUTANTS
-
-        with MUTANTS[mutant].plant():
-            return run_seed(seed, steps, overrides, trace_to=trace_to)
     began = time.monotonic()
     world = World(seed, **(overrides or {}))
     violation: Violation | None = None

@@ -143,27 +143,18 @@ def problem(
     return JSONResponse(body, status_code=status, media_type="application/problem+json")
 
 
-def render(
-    scope: Scope,
-    status: int,
-    title: str,
-    detail: str,
-    *,
-    code: str | int | None = None,
-    action: str | None = None,
-    **extra: Any,
-) -> Response:
-    """A page for people, problem+json for programs."""
+def render(scope: Scope, status: int, title: str, detail: str, **extra: Any) -> Response:
+    """A page for people, problem+json for programs; `extra` as `problem` takes it."""
     app = scope.get("app")
     if app is None or not wants_page(scope):
         if appends(scope):  # who asked a node says so, otherwise it was refused before
             extra.setdefault("outcome", "not_appended")
-        return problem(status, title, detail, code=code, action=action, **extra)
+        return problem(status, title, detail, **extra)
     context = {
         "status": status,
         "title": title,
         "detail": detail,
-        "action": action or ACTIONS.get(status),
+        "action": extra.get("action") or ACTIONS.get(status),
         "again": again(scope) if status >= 500 else None,
         "cluster": cluster_of(scope),
     }
@@ -204,25 +195,18 @@ def unexpected(scope: Scope, error: Exception) -> Response:
         status, title = 500, "The console failed at this"
         detail = f"An error that it did not expect.{changed} The nodes are not affected."
         action = f"Try again. If it stays so, report what the console's log has under the reference {reference}."
-    known = {"outcome": "unknown"} if appends(scope) else {}
+    said = {"action": action, "reference": reference} | ({"outcome": "unknown"} if appends(scope) else {})
     try:
-        return render(scope, status, title, detail, action=action, reference=reference, **known)
+        return render(scope, status, title, detail, **said)
     except Exception:  # the page itself may be what is broken
         log.exception("the page of an error could not be drawn")
-        return problem(status, title, detail, action=action, reference=reference, **known)
+        return problem(status, title, detail, **said)
 
 
 async def on_console_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ConsoleError)
-    answer = render(
-        request.scope,
-        error.status,
-        error.title,
-        error.detail,
-        code=error.code,
-        action=error.action,
-        **error.extra,
-    )
+    said = {"code": error.code, "action": error.action, **error.extra}
+    answer = render(request.scope, error.status, error.title, error.detail, **said)
     answer.headers.update(error.headers)
     return answer
 

@@ -32,12 +32,12 @@ class To(StrEnum):
 
 
 def lag_text(one: Json) -> str:
-    """Messages, and for how long."""
+    """Messages, and for how long; queues where nothing is committed yet count in no lag, and are named."""
     if one["lag_messages"] is None:
         return "not known"
-    if not one["lag_messages"]:
-        return "0"
-    return f"{one['lag_messages']:,} ({one['lag_ms'] / 1000:.1f} s)"
+    lag = f"{one['lag_messages']:,} ({one['lag_ms'] / 1000:.1f} s)" if one["lag_messages"] else "0"
+    unread = one.get("queues_without_offset")
+    return f"{lag}, nothing committed in {unread} queue{'s' if unread > 1 else ''}" if unread else lag
 
 
 def client_text(one: Json) -> str:

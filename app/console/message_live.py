@@ -25,6 +25,7 @@ from app.console.live import Fragment, LiveKey
 from app.console.messages_view import MemberBroker
 from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView
+from app.health.pairs import slaves_of
 from app.security.roles import RIGHTS, Right
 from node.views.message_answers import (
     OVERDUE_MS,
@@ -121,7 +122,7 @@ async def overview_context(console: Console, cluster_id: str, role: str, listing
     brokers, listed = await asyncio.gather(brokers_of(console, view), lists(console, view, listing))
     return context | {
         "brokers": [drawn.row_of(one) for one in brokers],
-        "sentence_": drawn.sentence_of(brokers),
+        "sentence_": drawn.sentence_of(brokers, unserved_of(view) if view.is_pair else None),
         "changes": drawn.timeline_of(brokers),
         "master": drawn.master_of(brokers),
         "overdue_ms": OVERDUE_MS,
@@ -131,6 +132,12 @@ async def overview_context(console: Console, cluster_id: str, role: str, listing
         "error": listed[2],
         "listing": listing,
     }
+
+
+def unserved_of(view: GroupView) -> list[str]:
+    """The slaves of a pair that no master serves."""
+    found = [(one.id, said.following) for one, said in slaves_of(view)]
+    return [one for one, following in found if following is None or following.state != "transfer"]
 
 
 async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:

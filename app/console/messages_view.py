@@ -55,8 +55,9 @@ def master_of(brokers: Sequence[MemberBroker]) -> MemberBroker | None:
     return max(masters, key=lambda one: (one.said.term if one.said else None) or 0, default=None)
 
 
-def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
-    """The worst that is known of the brokers, first."""
+def sentence_of(brokers: Sequence[MemberBroker], unserved: Sequence[str] | None = None) -> Sentence:
+    """The worst that is known of the brokers, first. `unserved`: who follows no master, in a pair, where a broker does
+    not name the one that it follows."""
     master = master_of(brokers)
     silent = [one.member_id for one in brokers if one.said is None]
     down = [one for one in brokers if one.said is not None and one.said.broker == "down"]
@@ -79,8 +80,11 @@ def sentence_of(brokers: Sequence[MemberBroker]) -> Sentence:
         return Sentence(
             "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
         )
-    if apart := [one for one in brokers if one.said is not None and one.said.leader_id != master.member_id]:
-        text = f"The broker of {names(one.member_id for one in apart)} does not follow {master.member_id}."
+    apart = unserved
+    if apart is None:
+        apart = [one.member_id for one in brokers if one.said is not None and one.said.leader_id != master.member_id]
+    if apart:
+        text = f"The broker of {names(apart)} does not follow {master.member_id}."
         return Sentence("attention", text, f"{master.member_id} is master; who reads there sees nothing new.")
     return Sentence("ok", f"{master.member_id} is master, and every broker's dispatch is in step.", "")
 
@@ -224,10 +228,12 @@ def on_our_clock(said: Broker, clock: Clock | None) -> Broker:
 
 
 def lag_in_words(group: ConsumerGroup) -> str:
-    """What the group has still to read, and since when the oldest of it waits."""
+    """What the group has still to read, since when the oldest of it waits, and where nobody can say how much it is."""
+    unread = group.queues_without_offset
+    uncounted = f"; nothing committed in {unread} queue{'s' if unread > 1 else ''}" if unread else ""
     if not group.lag_messages:
-        return "nothing"
-    return f"{group.lag_messages:,} messages, the oldest for {fmt.duration_ms(group.lag_ms)}"
+        return f"nothing{uncounted}"
+    return f"{group.lag_messages:,} messages, the oldest for {fmt.duration_ms(group.lag_ms)}{uncounted}"
 
 
 def rate_in_words(per_s: float | None) -> str:

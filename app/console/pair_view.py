@@ -167,7 +167,7 @@ def _subtitle(one: MemberView, link: HaConnection | None, is_master: bool) -> st
     if one.reach in ("stale", "never"):
         return "never reached" if one.reach == "never" else f"last seen {fmt.clock(one.last_seen)}"
     if said is None:
-        return "its broker does not run"
+        return "its broker does not answer"
     if is_master:
         return f"epoch {said.epoch}, {str(said.flush or 'flush unknown').replace('_', ' ').lower()}"
     if said.is_master:

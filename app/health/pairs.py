@@ -339,7 +339,7 @@ def sentence_of(view: GroupView) -> SentenceView:
         takes = f"{master[0].id} {does}; {len(slaves)} {'slave is' if len(slaves) == 1 else 'slaves are'} served."
     if pressing:
         more = f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}." if len(pressing) > 1 else ""
-        headline, parts = pressing[0].text, [takes, more]
+        headline, parts = pressing[0].text, ["" if pressing[0].code == "ha_no_master" else takes, more]
     elif view.unproven:
         headline = f"Whether every slave is in step is not known: {view.unproven[0].text}."
         also = "; ".join(one.text for one in view.unproven[1:4])

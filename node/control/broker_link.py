@@ -54,7 +54,7 @@ class BrokerLink:
             answer = await self.command(INTROSPECT, {}, json.dumps(question).encode(), limit_s)
         except Unavailable as error:
             self._silent = True
-            raise broker_away(error) from None
+            raise broker_away(error) from error
         self._silent = False
         if answer.code != Answer.SUCCESS:
             raise refusal(answer.code, answer.remark or "")

@@ -39,7 +39,7 @@ async def said(settings: Settings, link: BrokerLink, started_with: str | None = 
     except Problem as problem:
         if problem.status != 503:
             raise
-        return HaView.model_validate(known | {"broker": DOWN, "reason": problem.detail})
+        return HaView.model_validate(known | {"broker": DOWN, "reason": str(problem.__cause__ or problem)})
 
 
 @router.get("/ha", response_model=HaView, responses=says(HaView))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.config import load
-from node.control import broker_alarms, stalled_consumers
+from node.control import broker_alarms, ha, stalled_consumers
 from node.control.broker_alarms import BrokerAlarms, troubles
 from node.control.broker_link import SILENT_WITHIN_S, WITHIN_S, BrokerLink
 from node.control.metrics import exposition
@@ -260,3 +260,15 @@ def test_of_a_member_that_is_away_no_step_asks_its_broker_nor_reads_its_log_agai
     step = found["alarm_broker_schedule_behind"]
     assert step.command is not None and step.command.startswith("quorumscope status --node http")
     assert "scrub" not in step.next_step and "bring n1 back" in step.next_step
+
+
+def test_why_the_broker_of_a_pair_is_silent_is_a_reason_and_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages put it in brackets: "(This member's broker does not answer (127.0.0.1:2: …): look at its log.)."""
+
+    async def command(*_: object) -> Command:
+        raise Unavailable("127.0.0.1:2: no answer in time")
+
+    monkeypatch.setattr(BrokerLink, "command", command)
+    settings = load({"peers": "n0-127.0.0.1:1", "broker.address": "127.0.0.1:2"})
+    found = asyncio.run(ha.said(settings, BrokerLink(settings)))
+    assert (found.broker, found.reason) == ("down", "127.0.0.1:2: no answer in time")

@@ -12,6 +12,8 @@ import pytest
 from app.cli import run
 from app.commands.endings import Exit, Failure
 from app.console.aggregate import ClusterInfo, group_view
+from app.console.message_live import unserved_of
+from app.console.messages_view import MemberBroker, sentence_of
 from app.console.pair_view import connections_of, context_of, picture_of, rows_of, waiting_of
 from app.console.settings import Seed
 from app.console.waterline import ZERO_X
@@ -21,7 +23,9 @@ from app.health.facts import capital
 from app.health.group_view import AuditView
 from app.health.pair_steps import ADVICE
 from app.health.recall import Recall
+from node.views.message_answers import Broker
 from tests.unit.console_kit import running
+from tests.unit.fake_brokers import example
 from tests.unit.fake_pair import END, T0, FakePair
 from tests.unit.pair_states import (
     Change,
@@ -177,6 +181,31 @@ def test_a_broker_that_ends_again_and_again_beside_a_control_plane_is_not_called
     view = pair.view()
     assert {one.code for one in view.problems} == {"ha_broker_down"}
     assert view.sentence.headline.startswith("The broker m does not answer its control plane for ")
+
+
+def test_that_nobody_takes_messages_is_said_once() -> None:
+    master_silent(pair := FakePair())
+    sentence = pair.view().sentence
+    assert sentence.headline.startswith("No broker takes messages for ") and "takes messages" not in sentence.rest
+
+
+def test_the_page_of_messages_knows_who_is_served() -> None:
+    """A slave names no leader: of each sound pair the page said that no slave follows."""
+    pair = FakePair()
+    assert unserved_of(pair.view()) == []
+    slave_gone(pair)
+    assert unserved_of(pair.view()) == ["s1"]
+    said = [Broker.model_validate(example("get /api/v1/broker") | one) for one in (
+        {"role": "MASTER", "leader_id": "m"}, {"role": "SLAVE", "leader_id": None})]  # fmt: skip
+    brokers = [MemberBroker(name, one) for name, one in zip(("m", "s1"), said, strict=True)]
+    assert sentence_of(brokers, []).severity == "ok"
+    assert sentence_of(brokers, ["s1"]).headline == "The broker of s1 does not follow m."
+
+
+def test_a_broker_that_hangs_is_not_said_to_have_ended() -> None:
+    broker_down(pair := FakePair())
+    lanes = {one.id: one for one in picture_of(pair.view()).lanes}
+    assert lanes["s2"].sub == "its broker does not answer"
 
 
 def test_in_step_is_said_of_what_is_proven() -> None:

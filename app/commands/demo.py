@@ -235,8 +235,9 @@ def chosen_demo(pid: int | None) -> DemoState:
     else:
         found = next((state for state in running_demos() if state.pid == pid), None)
     if found is None:
-        which = "no demo is running" if pid is None else f"no demo with pid {pid} is running"
-        raise Failure(Exit.UNREACHABLE, f"{which}; start one with `make demo` or `quorumscope demo`")
+        which = "no demo of a group" if pid is None else f"no demo of a group with pid {pid}"
+        pair = "of one with --ha, paste the lines that it printed"
+        raise Failure(Exit.UNREACHABLE, f"{which} is running; start one with `make demo` or `quorumscope demo`; {pair}")
     return found
 
 

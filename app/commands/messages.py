@@ -15,7 +15,7 @@ import typer
 
 from app.commands.directories import existing_directory
 from app.commands.endings import Exit, Failure
-from app.commands.output import JsonOption, show_json, show_lines
+from app.commands.output import JsonOption, show_json, show_lines, terminal_width
 from app.commands.targets import Target, in_group
 from node.printable import escaped
 
@@ -301,10 +301,18 @@ def message_lines(one: dict[str, Any]) -> list[str]:
 
 
 def in_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Left-aligned, two spaces apart; a cell is one line, and as wide as it is shown."""
+    """Left-aligned, two spaces apart; a cell is one line, and as wide as it is shown. On a terminal that is too narrow
+    for that, each row is a paragraph, with the column's name before each cell."""
     rows = [tuple(escaped(cell) for cell in row) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    room = terminal_width()
+    if room is None or max(map(len, lines)) <= room:
+        return lines
+    from app.commands.status_table import wrapped
+
+    head, *others = rows
+    return wrapped(["  ".join(map(" ".join, zip(head, row, strict=True))) for row in others], room)
 
 
 def _clean(text: str) -> str:

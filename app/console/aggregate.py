@@ -153,6 +153,7 @@ def flush_mode(leader: NodeSample | None, samples: Sequence[NodeSample]) -> str 
 def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> MemberView:
     state, reach = TheirClock(sample.last_clock).state(sample.state) if sample.state else None, reach_of(sample, now)
     dispatcher = leader.dispatchers.of(sample.node_id) if leader and leader.dispatchers else None
+    own = state.peer(sample.node_id) if state else None
     unknown = list(state.unknown or ()) if state else []
     since = rfc3339(sample.last_seen or sample.added_at)
     if reach != "ok":
@@ -164,7 +165,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         unknown += [UnknownView(field=f, reason=NO_LEADER_REASON, since=since) for f in ("watermark", "dispatcher")]
     return MemberView(
         id=sample.node_id,
-        address=sample.address,
+        address=(own.address if own is not None else None) or sample.address,  # others may look for it elsewhere
         control_url=sample.control_url,
         role=state.role if state and reach == "ok" else None,
         reach=reach,

@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from app.commands.access_flags import AccessFlags
+from app.commands.tls_options import TlsFlags
 from app.console import format as fmt
 from app.console.beginnings import Beginning
 from app.console.closures_view import closures_view
@@ -32,6 +35,7 @@ from node.views.state import StateView
 Context = dict[str, object]
 GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "recent", "dispatchers", "closures", "members")
 SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
+AUTHORITY: Final = AccessFlags(TlsFlags(ca=Path("CA.pem")))
 CODE: Final = re.compile(r"`([^`]+)`")
 # So many newest views are kept as they were drawn: (group, unit, role) -> the view and its fragments.
 DRAWN_MAX: Final = 64
@@ -55,6 +59,7 @@ def add_filters(env: Environment) -> None:
         "clock": fmt.clock,
         "capital": capital,
         "codes": codes,
+        "pasted": pasted,
         "pictured": pictured,
         "beginning": Beginning.of,
         "words": lambda text: str(text).replace("_", " "),
@@ -65,6 +70,14 @@ def add_filters(env: Environment) -> None:
 def environment() -> Environment:
     """The console's templates, for what is drawn outside of a request."""
     return _templates["env"]
+
+
+def pasted(command: str) -> str:
+    """A command with the option for a private authority, where it asks a port with TLS: this console's own file need
+    not lie where the command is run."""
+    if "https://" not in command:
+        return command
+    return AUTHORITY.over_curl(command) if command.startswith("curl ") else AUTHORITY.over(command)
 
 
 def codes(text: str) -> Markup:

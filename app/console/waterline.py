@@ -349,6 +349,8 @@ def subtitle(view: GroupView, member: MemberView) -> tuple[str, str]:
     dispatcher = member.dispatcher
     if dispatcher is None and member.is_java:
         return "DLedger: durable and committed are not reported", ""
+    if dispatcher is None and view.at:
+        return "", ""  # the history keeps no dispatchers
     if dispatcher is None:
         return ("its leader is unknown" if view.leader_id is None else "no word from the leader"), ""
     text = f"{dispatcher.state} {fmt.age(dispatcher.since, now)}"

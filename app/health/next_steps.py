@@ -40,7 +40,7 @@ TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 AWAY: Final = frozenset({"cut_off", "one_way", "replica_silent", "member_unreachable", "engine_down"})
 THE_MEMBER: Final = "the member"
 # A demo on a machine that is busy loses its leader without anybody's doing.
-DEMO_HEALS: Final = "what was broken in this demo on purpose this ends at once; else look at the load of this machine"
+DEMO_HEALS: Final = "this ends at once what was broken in this demo on purpose; else look at the load of this machine"
 DEMO_HEAL: Final = "quorumscope demo heal {node}", DEMO_HEALS
 DEMO_HEAL_ALL: Final = "quorumscope demo heal", DEMO_HEALS
 # How a node words the end of an engine that is started again (node.__main__), and one that has not begun to listen.

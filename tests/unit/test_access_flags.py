@@ -8,6 +8,7 @@ import pytest
 
 from app.commands.access_flags import AccessFlags
 from app.commands.tls_options import TlsFlags
+from app.console.app import templates
 
 FLAGS = AccessFlags(
     TlsFlags(Path("a b/ca.pem"), Path("c.pem"), Path("k.pem")), Path("t"), True, ("--node", "https://h:1")
@@ -56,3 +57,14 @@ def test_a_call_shows_the_token_and_knows_the_authority() -> None:
     assert of_shell == 'curl -H "Authorization: Bearer $QUORUMSCOPE_TOKEN" -s http://127.0.0.1:1/api/v1/state'
     assert of_shell == AccessFlags(has_token=True).over_curl(of_shell), "once"
     assert AccessFlags().over_curl(line) == line
+
+
+def test_a_page_prints_a_place_for_the_authority_where_a_port_has_tls() -> None:
+    env = templates().env
+    page = env.from_string('{% from "_macros.html" import to_paste %}{{ to_paste(*lines) }}')
+    html = page.render(lines=("quorumscope scrub --node https://h:1", "curl -s https://h:1/api/v1/state"))
+    assert "quorumscope scrub --node https://h:1 --ca CA.pem<" in html
+    assert "curl --cacert CA.pem -s https://h:1/api/v1/state<" in html
+    assert html.count("the file of the authority") == 1
+    plain = page.render(lines=("quorumscope scrub --node http://h:1", "", None))
+    assert plain.count("<pre>") == 1 and "CA.pem" not in plain

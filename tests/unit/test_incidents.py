@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+from app.console.app import templates
 from app.console.fragments import render_fragments
 from app.db.base import rfc3339, utc_now
 from app.health.group_view import Incident
 from app.health.incidents import Incidents, event_of_incident, with_cuts
 from node.views.events import EventView
+from tests.unit import views
 from tests.unit.console_kit import run, running
 from tests.unit.group_story import T0, Story
 
@@ -143,3 +145,16 @@ def test_it_is_kept_for_an_hour_also_over_a_restart(tmp_path: Path) -> None:
 
     run(first())
     run(again())
+
+
+def test_the_newest_stand_open() -> None:
+    over = tuple(
+        Incident(code="cut_off", node_id="n1", text=f"n{n} was cut off.", since="2026-01-01T00:00:00.000Z",
+                 until="2026-01-01T00:00:09.000Z")
+        for n in range(5)
+    )  # fmt: skip
+    view = views.healthy().model_copy(update={"recent": over})
+    html = templates().env.get_template("group/_recent.html").render(view=view, cluster=view.cluster)
+    shown, _, folded = html.partition("<summary>2 earlier</summary>")
+    assert [text in shown for text in ("n0 was", "n1 was", "n2 was", "n3 was")] == [True, True, True, False]
+    assert "n3 was" in folded and "n4 was" in folded

@@ -854,3 +854,9 @@ def test_a_large_group_is_in_the_order_that_people_count_in() -> None:
     assert [one.id for one in story.view.members] == [f"n{number}" for number in range(30)]
     (cut,) = story.view.problems
     assert cut.text.startswith("n2 is cut off from all 29 others, for ")
+
+
+def test_a_member_is_where_it_says_that_it_listens() -> None:
+    """Others may look for it elsewhere, in a demo at a relay: the overview named that one."""
+    n1 = Story().look().member("n1")
+    assert n1 is not None and n1.address == "127.0.0.1:20912"

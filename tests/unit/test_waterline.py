@@ -158,3 +158,16 @@ def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(reporte
     assert "ahead" not in lane.sub
     view = edited(view, lambda made: made["members"][1]["dispatcher"].update(state="COMPARE"))
     assert lanes(view)["n1"].behind_text == "+72" and "72 ahead" in lanes(view)["n1"].sub
+
+
+def test_of_a_moment_in_the_past_nobody_says_that_the_leader_is_silent() -> None:
+    """The history keeps no dispatchers: each follower of a sound group read "no word from the leader"."""
+
+    def without(made: dict[str, Any]) -> None:
+        for one in made["members"]:
+            one["dispatcher"] = None
+
+    view = edited(views.healthy(), without)
+    assert "no word from the leader" in {one.sub for one in lanes(view).values()}
+    then = view.model_copy(update={"at": view.as_of})
+    assert {one.sub for name, one in lanes(then).items() if name != view.leader_id} == {""}

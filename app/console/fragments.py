@@ -35,7 +35,7 @@ from node.views.state import StateView
 Context = dict[str, object]
 GROUP_FRAGMENTS: Final = ("status", "sentence", "waterline", "recent", "dispatchers", "closures", "members")
 SEVERITY_WORDS: Final = {"critical": "Critical", "attention": "Degraded", "unknown": "Unknown", "ok": "", "info": ""}
-AUTHORITY: Final = AccessFlags(TlsFlags(ca=Path("CA.pem")))
+PLACES: Final = AccessFlags(TlsFlags(Path("CA.pem"), Path("CLIENT.pem"), Path("CLIENT.key")), has_token=True)
 CODE: Final = re.compile(r"`([^`]+)`")
 # So many newest views are kept as they were drawn: (group, unit, role) -> the view and its fragments.
 DRAWN_MAX: Final = 64
@@ -73,11 +73,11 @@ def environment() -> Environment:
 
 
 def pasted(command: str) -> str:
-    """A command with the option for a private authority, where it asks a port with TLS: this console's own file need
-    not lie where the command is run."""
+    """A command with places for the files that it needs where it asks a port with TLS: this console's own need not lie
+    where it is run."""
     if "https://" not in command:
         return command
-    return AUTHORITY.over_curl(command) if command.startswith("curl ") else AUTHORITY.over(command)
+    return PLACES.over_curl(command) if command.startswith("curl ") else PLACES.over(command)
 
 
 def codes(text: str) -> Markup:

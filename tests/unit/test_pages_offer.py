@@ -48,6 +48,26 @@ def test_a_member_that_is_silent_is_not_said_to_be_well(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_leaders_page_says_once_that_it_leads_and_what_the_others_problem_is(tmp_path: Path) -> None:
+    """It read "n0 leads term 4. n0 leads term 4 for 3 s.", and of the problems of others only "1 more problem"."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            person = await kit.person()
+            await kit.until(lambda: kit.console.watches["demo"].view.severity == "ok")
+            page = (await person.get(f"{GROUP}/nodes/n0")).text
+            assert page.count("n0 leads term") == 1 and "All 3 replicas are in step." in page
+            for name in ("n1", "n2"):
+                kit.group.nodes[name].alarms = [FULL]
+            await kit.until(lambda: len(kit.console.watches["demo"].view.problems) > 1)
+            page = (await person.get(f"{GROUP}/nodes/n0")).text
+            first = kit.console.watches["demo"].view.sentence.headline.partition("'")[2]
+            assert first.startswith("s disk is full") and f"n1&#39;{first}" in page and page.count("n0 leads term") == 1
+
+    run(work())
+
+
 def test_a_member_of_which_something_is_not_known_is_not_said_to_be_well(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as kit:

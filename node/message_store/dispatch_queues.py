@@ -113,6 +113,7 @@ class QueueWriter:
         Of messages that lie below `dense_from` a queue offset that was given before is passed over and counted, as
         RocketMQ does; else, and for a gap always, MessageStoreError, and nothing is written.
         """
+        self._before = {}
         if not len(rows):
             return {}
         planned = [

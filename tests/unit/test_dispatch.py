@@ -29,7 +29,7 @@ from node.message_store.errors import MessageFormatError, MessageStoreError, NoS
 from node.message_store.message_store import MessageStore
 from node.message_store.properties import join_properties
 from node.message_store.queue_units import SCHEDULE_TOPIC
-from node.message_store.record import MessageRecord, encode_record, magic_for
+from node.message_store.record import MessageRecord, TransactionType, encode_record, magic_for
 from node.message_store.write_files import OsDisk
 from node.protocol.entry import BytesLike
 from tests.unit.message_broker import INDEX_ENTRIES, SLOTS, UNITS_A_FILE, filled
@@ -283,15 +283,18 @@ def test_a_file_whose_making_was_cut_off_is_made_again(marked: int, tmp_path: Pa
 
 
 class FullNowAndThen(OsDisk):
-    """No room for each n-th write, of which a part may be there, for a new file's content, or for an index's slots."""
+    """No room for some writes, of which a part may be there, for a new file's content, or for an index's slots: for the
+    n-th at first, and then after one more that found room each time, so that every piece finds enough in the end."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
-        self._every, self._count = every, 0
+        self._gap, self._left = every, every
 
     def _look(self) -> None:
-        self._count += 1
-        if self._count % self._every == 0:
+        self._left -= 1
+        if self._left == 0:
+            self._gap += 1
+            self._left = self._gap
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def create(self, path: Path, size_bytes: int) -> None:
@@ -320,7 +323,15 @@ def test_where_the_disk_is_full_now_and_then_the_same_bytes_come_out(
     there, tried_again = vectors / "rocketmq" / "store/data", 0
     log = MessageStore(there).log
     found, disk = placed_in(log), FullNowAndThen(every)
-    dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(log.min_offset), disk=disk)
+
+    def opened() -> Dispatcher:
+        while True:
+            try:
+                return Dispatcher(tmp_path, SIZES, begin=LogPoint(log.min_offset), disk=disk)
+            except OSError:
+                disk.close()
+
+    dispatcher = opened()
     while left := [one for one in found if one.offset >= dispatcher.point.position]:
         part = left[: step + tried_again % 3]
         try:
@@ -329,13 +340,38 @@ def test_where_the_disk_is_full_now_and_then_the_same_bytes_come_out(
             tried_again += 1
         except OSError:
             dispatcher.abandon()
-            dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(log.min_offset))
+            dispatcher = opened()
         else:
             dispatcher.save()
     dispatcher.close()
     assert tried_again > 5
     assert queue_files(tmp_path) == queue_files(there)
     assert index_files(tmp_path) == index_files(there)
+
+
+def test_a_message_of_no_queue_that_finds_no_room_takes_nothing_back(tmp_path: Path) -> None:
+    """It is in the index alone: what the dispatch before it had put into a queue was forgotten, and the next message of
+    that queue could never be dispatched."""
+
+    class Full(OsDisk):
+        is_full = False
+
+        def write(self, path: Path, offset: int, data: BytesLike) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().write(path, offset, data)
+
+    disk = Full()
+    dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(0), disk=disk)
+    assert put(dispatcher, 0) == {("T", 0): 1}
+    disk.is_full = True
+    point = dispatcher.point
+    prepared = record(b"x", sys_flag=TransactionType.PREPARED, physical_offset=point.position)
+    found = Placed(point.position, prepared.total_size, prepared)
+    with pytest.raises(NoSpaceToWrite):
+        dispatcher.dispatch(batch_of([found]), LogPoint(found.end))
+    assert dispatcher.next_offsets == {("T", 0): 1}
+    dispatcher.abandon()
 
 
 @pytest.mark.parametrize("name", ["consumequeue", "index"])

@@ -70,7 +70,8 @@ def sentence_of(brokers: Sequence[MemberBroker], unserved: Sequence[str] | None 
         if (text := stopped_dispatch(one)) and one is not master:
             return Sentence("attention", f"Dispatch stands at {one.member_id}: it could not become master.", text)
     if down:
-        rest = f"{reason_of(down[0])} Its member still votes; clients cannot read there."
+        votes = "Its member still votes; clients" if unserved is None else "Clients"
+        rest = f"{reason_of(down[0])} {votes} cannot read there."
         return Sentence("attention", f"The broker of {names(one.member_id for one in down)} is down.", rest)
     if waits := waiting_sentence(master):
         return waits
@@ -248,7 +249,7 @@ def kept_in_words(brokers: Sequence[MemberBroker]) -> str:
     """By the master's configuration: each member removes its own files."""
     master = master_of(brokers)
     if master is None or master.said is None:
-        return fmt.UNKNOWN
+        return "for as long as their master is configured to: which that is, is unknown"
     kept = master.said.kept
     if kept is None:
         return "for ever: no retention is configured"

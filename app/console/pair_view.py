@@ -192,7 +192,7 @@ def _behind(lag: int | None) -> str:
 
 
 def _trouble(one: Problem) -> Trouble:
-    word = one.code.removeprefix("ha_").replace("_", " ")
+    word = "broker silent" if one.code == "ha_broker_down" else one.code.removeprefix("ha_").replace("_", " ")
     return Trouble(word=word, severity=one.severity, anchor=f"problem-{one.id.replace(':', '-')}")
 
 

@@ -200,12 +200,15 @@ def test_the_page_of_messages_knows_who_is_served() -> None:
     brokers = [MemberBroker(name, one) for name, one in zip(("m", "s1"), said, strict=True)]
     assert sentence_of(brokers, []).severity == "ok"
     assert sentence_of(brokers, ["s1"]).headline == "The broker of s1 does not follow m."
+    brokers[1] = MemberBroker("s1", said[1].model_copy(update={"broker": "down", "role": None, "reason": "No answer."}))
+    assert sentence_of(brokers, []).rest == "No answer. Clients cannot read there.", "a pair's brokers have no vote"
 
 
 def test_a_broker_that_hangs_is_not_said_to_have_ended() -> None:
     broker_down(pair := FakePair())
     lanes = {one.id: one for one in picture_of(pair.view()).lanes}
     assert lanes["s2"].sub == "its broker does not answer"
+    assert lanes["s2"].trouble is not None and lanes["s2"].trouble.word == "broker silent"
 
 
 def test_in_step_is_said_of_what_is_proven() -> None:

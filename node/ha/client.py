@@ -17,7 +17,7 @@ from typing import Any
 
 from node.ha.common_end import CommonEnd
 from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
-from node.ha.handshake import Hello, LogOf, Stand, hello_of, parse_hello, parse_verdict
+from node.ha.handshake import Hello, LogOf, Stand, hello_of, parse_hello, parse_verdict, takes_nothing
 from node.ha.lineage import Lineage
 from node.ha.proof import MASTER, SLAVE, Proof, Said, has_nonce
 from node.ha.settings import BrokerRole, HaSettings
@@ -254,11 +254,13 @@ class HAClient:
         self.stand = verdict.stand
         log = self._store.log
         self._check_epochs()
-        if self._store.full and not verdict.stand.can_be_cut:
-            self.stand = None
-            raise HaError(self._store.full)
         if verdict.stand.is_served:
             self._check_age()
+        full = self._store.full
+        if full and (verdict.stand.is_served or verdict.reason == takes_nothing(full)):
+            self.stand = None
+            raise HaError(full)
+        if verdict.stand.is_served:
             if verdict.start != log.max_offset and not _is_empty(log):
                 raise HaError(f"the master sends from {verdict.start} on, this log ends at {log.max_offset}")
             assert self._said is not None

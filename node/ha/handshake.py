@@ -92,6 +92,11 @@ def hello_of(
     return Hello(lineage, log.min_offset, log.max_offset, log.file_bytes, slave, run, last, broker, role, unable)
 
 
+def takes_nothing(why: str) -> str:
+    """Why a slave is not served that says so of itself, and would be."""
+    return f"it takes nothing now: {why[:NAME_LETTERS_MAX]}"
+
+
 def parse_hello(said: dict[str, Any]) -> Hello:
     """Raises HaError."""
     if said.get("version") != VERSION:

@@ -12,7 +12,7 @@ from typing import Final
 
 from node.ha.connection import HAConnection, Phase
 from node.ha.group_transfer import GroupTransferRequest, GroupTransferService
-from node.ha.handshake import Hello, LogOf, Stand, Verdict, hello_of, judge
+from node.ha.handshake import Hello, LogOf, Stand, Verdict, hello_of, judge, takes_nothing
 from node.ha.lineage import Lineage
 from node.ha.settings import BrokerRole, HaSettings
 from node.message_store.put_result import PutStatus
@@ -166,9 +166,9 @@ class HAService:
                 return Verdict(Stand.REFUSED, f"a slave with the id {hello.slave} is connected from {one.address}")
             if same:
                 one.close("it connected again")
-        if hello.unable:  # or puts would wait for it, whenever it comes again
-            return Verdict(Stand.REFUSED, f"it takes nothing now: {hello.unable}")
         verdict = judge(self.log, self.lineage, hello)
+        if hello.unable and verdict.stand.is_served:  # or puts would wait for it, whenever it comes again
+            return Verdict(Stand.REFUSED, takes_nothing(hello.unable))
         if self.is_serving or verdict.stand is Stand.REFUSED:
             return verdict
         return Verdict(Stand.REFUSED, "this broker is no master")  # nobody cuts anything back to its log

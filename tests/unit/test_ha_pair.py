@@ -142,6 +142,27 @@ def test_ahead_is_refused_or_cut_back_with_a_copy(tmp_path: Path) -> None:
     assert cuts.client.stand is Stand.IN_STEP and same(cuts) and pair.service.troubles == {}
 
 
+def test_a_full_disk_hides_no_other_reason(tmp_path: Path) -> None:
+    """A slave that held more than its master, or another pair's log, was said to lack room, and nothing else."""
+    pair = Pair(tmp_path)
+    put(pair.log, *range(40))
+    slave = pair.slave().connect()
+    slave.carry()
+    slave.store.full = "the disk is full"
+    slave.reconnect()
+    assert (slave.client.trouble, slave.client.stand) == ("the disk is full", None)
+    assert pair.service.troubles["s1"] == "it takes nothing now: the disk is full"
+    put(slave.log, *range(1000, 1007))
+    slave.reconnect()
+    assert slave.client.trouble.startswith("ahead: it ends at") and slave.client.stand is Stand.AHEAD
+    assert pair.service.troubles["s1"].startswith("it ends at")
+    other = pair.slave("s2", lineage=Lineage("another pair", ((1, 0),)))
+    put(other.log, *range(50, 60))
+    other.store.full = "the disk is full"
+    other.connect().carry()
+    assert other.client.trouble.startswith("stranger")
+
+
 @pytest.mark.parametrize("common", [1, 3, 40, 90, 200])
 @pytest.mark.parametrize("more", [(1, 1), (3, 50), (50, 3), (120, 120)])
 def test_forked_logs_are_cut_back_to_the_last_common_record(common: int, more: tuple[int, int], tmp_path: Path) -> None:

@@ -135,17 +135,25 @@ class Dispatcher:
                 raise
             self._queues.take_back()
             self._is_broken = False
-            raise NoSpaceToWrite(error.errno, error.strerror, str(self._root)) from error
+            raise self._no_space(error) from error
         self._is_broken = False
         self._point = upto
         self._last_time_ms = columns.last_time_ms or self._last_time_ms
         return touched
 
     def _mark_as_open(self) -> None:
-        """Before the first write behind a mark that says that there is none."""
+        """Before the first write behind a mark that says that there is none. Raises OSError (NoSpaceToWrite)."""
         if self._is_marked_clean:
-            write_mark(self._root, self._mark_now(is_clean=False), self._disk)
+            try:
+                write_mark(self._root, self._mark_now(is_clean=False), self._disk)
+            except OSError as error:
+                if not is_no_space(error):
+                    raise
+                raise self._no_space(error) from error
             self._is_marked_clean = False
+
+    def _no_space(self, error: OSError) -> NoSpaceToWrite:
+        return NoSpaceToWrite(error.errno, error.strerror, str(self._root))
 
     def keep_place(self, queue: QueueName, next_offset: int, begin: int) -> None:
         """A queue whose messages have all expired goes on with `next_offset`; `begin`: where the log begins."""

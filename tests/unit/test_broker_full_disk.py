@@ -111,6 +111,26 @@ def test_what_finds_no_space_for_queues_and_index_waits_and_the_broker_reads_on(
     asyncio.run(story())
 
 
+def test_a_broker_that_starts_on_a_full_disk_after_a_clean_end_serves_what_it_has(
+    full: set[str], tmp_path: Path
+) -> None:
+    """It ended, again and again: the first dispatch writes that nothing counts any more but what the mark says."""
+    settings = settings_of(tmp_path, free_ports(1))
+
+    async def story() -> None:
+        async with engine_of(settings), broker_of(settings) as broker:
+            assert (await broker.lane.put(message(b"before"))).status is PutStatus.PUT_OK
+        full.add(MARK)
+        async with engine_of(settings), broker_of(settings, as_master=False) as broker:
+            await until(lambda: "No space left" in broker.log.stopped_by)
+            assert broker.reads.max_offset("TopicTest", 0) == 1
+            full.clear()
+            await until(lambda: broker.is_master)
+            assert (await broker.lane.put(message(b"after"))).queue_offset == 1
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize(("number", "is_put_off"), [(errno.ENOSPC, True), (errno.EFBIG, True), (errno.EIO, False)])
 def test_only_what_lacks_space_is_put_off(number: int, is_put_off: bool, tmp_path: Path) -> None:
     """Of the state of metadata, which is written last."""

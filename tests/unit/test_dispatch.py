@@ -374,6 +374,29 @@ def test_a_message_of_no_queue_that_finds_no_room_takes_nothing_back(tmp_path: P
     dispatcher.abandon()
 
 
+def test_a_full_disk_behind_a_clean_end_is_waited_for(tmp_path: Path) -> None:
+    """The first write behind it takes back that nothing is behind the mark: it ended the broker, at each start."""
+
+    class Full(OsDisk):
+        is_full = True
+
+        def replace(self, path: Path, data: bytes) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().replace(path, data)
+
+    dispatcher = Dispatcher(tmp_path, SIZES, begin=LogPoint(0))
+    put(dispatcher, 0)
+    dispatcher.close()
+    disk = Full()
+    again = Dispatcher(tmp_path, disk=disk)
+    with pytest.raises(NoSpaceToWrite):
+        put(again, 1)
+    assert not again.is_broken
+    disk.is_full = False
+    assert put(again, 1) == {("T", 0): 2}
+
+
 @pytest.mark.parametrize("name", ["consumequeue", "index"])
 def test_what_was_not_synced_is_never_vouched_for(name: str, tmp_path: Path) -> None:
     """A second sync of these pages would say that all is well: the kernel may have dropped them with the first."""

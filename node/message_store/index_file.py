@@ -91,7 +91,7 @@ class IndexFile:
         Entries are in the order of offsets, but where messages were dispatched again.
         """
         count, row = self.head.entries, ENTRY.unpack_from
-        if not self.head.begin_offset <= offset <= self.head.end_offset:
+        if not key_hashes or not self.head.begin_offset <= offset <= self.head.end_offset:
             return False
 
         def entry(number: int) -> tuple[int, int]:

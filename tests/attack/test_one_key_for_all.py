@@ -72,3 +72,10 @@ def test_nobody_walks_along_a_key_that_all_messages_have(monkeypatch: pytest.Mon
     monkeypatch.setattr("node.message_store.index_file.ENTRY", Counted)
     assert file.has(0, {1}) and file.has(100 * 49_999, {1}) and not file.has(100, {2})
     assert looked_at < 100
+
+
+def test_a_message_without_keys_is_compared_with_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in no index: of a full file 20 million entries were compared with it, for each one of a page."""
+    file = a_file([(1, 100 * number) for number in range(50)])
+    monkeypatch.setattr(IndexFile, "entries", property(lambda _: pytest.fail("all entries are compared")))
+    assert not file.has(150, set())

@@ -193,6 +193,9 @@ def test_the_log_shows_records_as_the_messages_they_are(tmp_path: Path) -> None:
 def test_what_is_no_whole_record_stays_as_it_came(data: bytes) -> None:
     assert with_messages([encoded(data)]) == [encoded(data)]
     assert with_messages([encoded(data) | {"as": "text"}]) == [encoded(data) | {"as": "text"}]
+    for body in ("\xe9", "a", "AAAA", "\ud800", 7, None):  # as a member that lies may say
+        odd = encoded(data) | {"body": body}
+        assert with_messages([odd]) == [odd]
 
 
 def test_a_message_that_is_no_text_stays_base64() -> None:

@@ -61,4 +61,4 @@ class StalledConsumers:
 
 def listed(texts: list[str]) -> str:
     more = len(texts) - NAMED_MAX
-    return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more groups" if more > 0 else "")
+    return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -41,10 +41,8 @@ def test_commit_completes_a_run_from_the_left_and_only_whole_requests() -> None:
     assert [(o.first_index, o.last_index) for o in t.done] == [(0, 0)]
     t.table.commit(4, "n0", 5 * MS)
     t.table.commit(4, "n0", 5 * MS)
-    assert [(o.first_index, o.last_index, o.term, o.appended) for o in t.done] == [
-        (0, 0, 4, Appended.YES),
-        (1, 4, 4, Appended.YES),
-    ]
+    ends = [(ResponseCode.SUCCESS, first, last, 4, Appended.YES, "n0") for first, last in ((0, 0), (1, 4))]
+    assert t.done == [Outcome(*end) for end in ends], "every field is there, though no constructor made them"
     assert len(t.table) == 1
 
 

@@ -1,9 +1,8 @@
 """The history of every replica's marks: recorded each sample, kept in three tiers, answered for a window.
 
-Invariants: what a replica says of itself is recorded only while it answers, and of a silent one only how far behind the
-leader sees it; where nobody leads its silence is a gap, never a straight line. The coarser tiers are stored an hour a
-row, packed (app.console.packing), and what is stored is never read whole. Recording does no I/O; `save` writes what
-changed.
+Invariants: what a replica says of itself is recorded only while it answers, and of a silent one only how far behind it
+is; where nobody leads its silence is a gap, never a straight line. The coarser tiers are stored an hour a row, packed
+(app.console.packing), and what is stored is never read whole. Recording does no I/O; `save` writes what changed.
 """
 
 from __future__ import annotations
@@ -33,6 +32,17 @@ MEMORY_S = 2 * HOUR_S
 FROZEN_S = 900
 
 
+def lag_of(view: GroupView, member: MemberView) -> int | None:
+    """As the waterline shows it: of a silent member by its leader, and where that has not matched it yet, from the end
+    that it reported last."""
+    mark, end = member.mark, member.log.end_index
+    if member.reach == "ok":
+        return view.lag_entries(member)
+    if mark.lag_entries is not None or mark.match_index is None or end is None or view.leader_end_index is None:
+        return mark.lag_entries
+    return max(0, view.leader_end_index - end)
+
+
 class History:
     """All groups' history."""
 
@@ -46,9 +56,8 @@ class History:
     def record(self, view: GroupView) -> None:
         at_s = int(parse_time(view.as_of).timestamp())
         for member in view.members:
-            answers = member.reach == "ok"
-            lag = view.lag_entries(member) if answers else member.mark.lag_entries
-            if not answers and lag is None:
+            lag = lag_of(view, member)
+            if member.reach != "ok" and lag is None:
                 continue
             row = row_of(at_s, member, lag)
             for tier in TIERS:

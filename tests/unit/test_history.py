@@ -155,6 +155,27 @@ def test_how_far_behind_a_silent_member_is_comes_from_the_leader(
     run(work())
 
 
+def test_a_new_leader_that_a_silent_member_has_not_answered_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a demo: its leader was killed while n2 was stopped; the chart ended at 172 beside a lane at 1,283."""
+
+    async def work() -> None:
+        kept, engine = make(tmp_path, monkeypatch)
+        unmatched = read(WatermarkView, {"id": "n1", "match_index": -1, "lag_entries": None})
+        for one in (
+            member(end=400, reach="stale"),
+            named(member(reach="stale").model_copy(update={"state": None}), "n2"),
+        ):
+            leader = named(member("LEADER", end=1000), "n0")
+            kept.record(view(NOW, [leader, one.model_copy(update={"watermark": unmatched})]))
+        found = (await kept.query("demo", ["n1", "n2"], NOW - timedelta(seconds=5), NOW, 600))["replicas"]
+        assert found["n1"]["lag"][-1] == 600 and not any(found.get("n2", {}).get("lag", ()))
+        await engine.dispose()
+
+    run(work())
+
+
 def test_a_coarse_window_shows_the_worst_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         kept, engine = make(tmp_path, monkeypatch)

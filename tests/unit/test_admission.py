@@ -199,6 +199,31 @@ def test_over_slow_links_nothing_is_let_in_that_cannot_be_acknowledged_in_time()
     assert max(served.values()) - min(served.values()) <= 2
 
 
+def test_each_request_of_a_turn_is_judged_once_enough_waits_or_room_is_promised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leader asks the admission only where it may say no: what is left out must be what it lets in."""
+    leader = Leader()
+    monkeypatch.setattr(leader.leadership._peers, "quorum_rate", lambda *_: 1)  # so that the floor is the limit
+
+    def refused(*origins: str) -> int:
+        done: list[Outcome] = []
+        asked = [Proposal([b"x"], done.append, origin=origin) for origin in origins]
+        leader.solo.replica.propose_many(asked, leader.solo.now)
+        assert all(one.code is ResponseCode.LEADER_PENDING_FULL for one in done)
+        return len(done)
+
+    leader.propose([bytes(FLOOR // 2)])
+    assert refused("early") == 0, "less than the floor waits, and nobody holds a promise"
+    leader.leadership.admission.judge("promised", MB, 10 * FLOOR, 1, leader.solo.now)
+    assert refused("late") == 1 and refused("promised") == 0, "half of the floor waits, and the rest is promised"
+
+    leader = Leader()
+    monkeypatch.setattr(leader.leadership._peers, "quorum_rate", lambda *_: 1)
+    leader.propose([bytes(FLOOR)])
+    assert refused("a", "b") == 2
+
+
 def test_a_body_of_the_largest_size_is_let_in_alone_and_given_its_time() -> None:
     group, done = SlowGroup(), list[Outcome]()
     largest = group.leadership.checks.body_bytes_max

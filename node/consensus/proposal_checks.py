@@ -24,7 +24,9 @@ class ProposalChecks:
         kind = member.config.kind
         self._only_lanes = ""
         if not (kind.is_plain or kind.takes_commands):
-            self._only_lanes = f"a log of kind {kind.name} takes messages, by way of its broker: quorumscope produce"
+            self._only_lanes = (
+                f"a log of kind {kind.name} takes appends over a lane only; send messages: quorumscope produce"
+            )
 
     def refusal(self, proposal: Proposal, count: int, size_bytes: int, next_index: int) -> Refusal | None:
         """Why not; None where its `count` entries of `size_bytes` together may stand from `next_index` on."""

@@ -83,7 +83,7 @@ def test_a_member_port_s_certificate_that_ends_is_a_problem_of_that_member(days:
     assert (one.code, one.member, one.severity) == ("member_certificate_ends", "n2", severity)
     ends = f"ends in {days} d" if days > 0 else "ended 23 h 5"
     assert one.text.startswith(f"The certificate of n2's member port {ends}"), one.text
-    assert one.command and one.command.startswith("openssl s_client -connect 127.0.0.1:1 ")
+    assert one.command and one.command.startswith("openssl s_client -connect 127.0.0.1:20913 ")
 
 
 def test_one_certificate_for_both_ports_is_said_once() -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from multiprocessing import get_context
@@ -31,6 +31,7 @@ from tests.simulation.world import World
 STEPS: Final = 2000
 PROGRESS_EVERY_S: Final = 10.0
 COVERAGE_FROM_SEEDS: Final = 60  # fewer seeds need not see everything
+ENDING: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 EXIT_VIOLATION, EXIT_NEVER_OCCURRED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 64, 130
 
 
@@ -82,7 +83,18 @@ def _begin_worker() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     end_with_parent(signal.SIGKILL)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What ends a campaign waits for so long: a pool that is left while it begins ends with an error of its own."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_many(seeds: Iterable[int], options: Options) -> Iterator[SeedResult]:
@@ -93,9 +105,10 @@ def run_many(seeds: Iterable[int], options: Options) -> Iterator[SeedResult]:
         return
     waiting = iter(seeds)
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork"), initializer=_begin_worker) as pool:
-        running: set[Future[SeedResult]] = {
-            pool.submit(_job, seed, *what) for seed in islice(waiting, 2 * options.jobs)
-        }
+        with _uninterrupted():
+            running: set[Future[SeedResult]] = {
+                pool.submit(_job, seed, *what) for seed in islice(waiting, 2 * options.jobs)
+            }
         try:
             while running:
                 done, running = wait(running, return_when=FIRST_COMPLETED)

@@ -265,3 +265,13 @@ class Senders:
         for one in found:
             if isinstance(one, Exception):
                 raise one
+
+
+async def sending_pair(brokers: ClassicBrokers) -> Senders:
+    """`a`, a SYNC_MASTER, and its slave `b`, which it serves; clients send to `a`, and some of it was taken."""
+    await asyncio.gather(brokers.start("a", "sync_master"), brokers.start("b", "slave"))
+    await brokers.served("a", "b")
+    senders = Senders(brokers)
+    senders.to = ["a"]
+    await senders.more()
+    return senders

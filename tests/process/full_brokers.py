@@ -20,7 +20,7 @@ from node.message_store.record import decode_record
 from node.rocketmq.codes import Answer, Request
 from tests.process.broker_group import BrokerGroup
 from tests.process.chaos_disk import TmpfsDisk
-from tests.process.classic_brokers import ClassicBrokers, Senders
+from tests.process.classic_brokers import ClassicBrokers, sending_pair
 from tests.unit.broker_kit import pull_fields, send_fields
 
 WITHIN_S: Final = 90.0
@@ -42,11 +42,7 @@ async def of_a_pair(directory: Path) -> None:
     for disk in disks.values():
         await disk.make()
     async with ClassicBrokers(directory, "a", "b") as brokers:
-        await asyncio.gather(brokers.start("a", "sync_master"), brokers.start("b", "slave"))
-        await brokers.served("a", "b")
-        senders = Senders(brokers)
-        senders.to = ["a"]
-        await senders.more()
+        senders = await sending_pair(brokers)
         await brokers.pulled("a", 0)  # a group that is new needs room
         for name, broker, answer in (
             ("a", "a", Answer.SERVICE_NOT_AVAILABLE), ("b", "b", Answer.SLAVE_NOT_AVAILABLE),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node.rocketmq.codes import Answer
-from tests.process.classic_brokers import ClassicBrokers, Senders
+from tests.process.classic_brokers import ClassicBrokers, Senders, sending_pair
 
 pytestmark = pytest.mark.process
 NOT_ON_SLAVES = (Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
@@ -32,11 +32,7 @@ def test_a_pair_under_kill_and_one_way_cuts(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with ClassicBrokers(tmp_path, "a", "b") as brokers:
-            await asyncio.gather(brokers.start("a", "sync_master"), brokers.start("b", "slave"))
-            await brokers.served("a", "b")
-            senders = Senders(brokers)
-            senders.to = ["a"]
-            await senders.more()
+            senders = await sending_pair(brokers)
             for forward, backward in ((True, False), (False, True), (True, True)):  # reports, frames, both
                 brokers.links.relays["b", "a"].cut(forward=forward, backward=backward)
                 await senders.refused(*NOT_ON_SLAVES, count=8)  # those that were on their way, too

@@ -61,10 +61,10 @@ async def _trim(client: LedgerClient, member_id: str, through_index: int) -> int
 
 async def _put_behind(store: KvClient, options: InstallOptions) -> bytes:
     """What the member has to catch up with beside the snapshot; the last key."""
-    puts, body, done = Puts(store, keys_of(KEYS)), b"x" * options.body_bytes, 0
+    puts, done = Puts(store, keys_of(KEYS), options.body_bytes), 0
     while done < options.entries:
         count = min(TOGETHER, options.entries - done)
-        await puts.append_many([body] * count)
+        await puts.append_many([b""] * count)
         done += count
         if done % 100_000 < TOGETHER:
             say(f"{done:,} of {options.entries:,} entries behind the snapshot")
@@ -114,7 +114,7 @@ async def _run(options: InstallOptions) -> dict[str, Any]:
             await client.transfer("n0")
         await cluster.kill(MEMBER)
         shutil.rmtree(cluster.directory / MEMBER)
-        puts = Puts(store, keys_of(KEYS))
+        puts = Puts(store, keys_of(KEYS), options.body_bytes)
         control = await paced(puts, options.rate, options.body_bytes, BESIDE_S)
         committed_index = int((await client.state(await client.leader()))["log"]["committed_index"])
         say(f"{MEMBER} starts with an empty disk")

@@ -45,14 +45,13 @@ class KvOptions:
 
 
 class Puts:
-    """Puts of values under keys in turn."""
+    """Puts of one value under keys in turn, key and value as long as a body of `body_bytes`; the body is not used."""
 
-    def __init__(self, store: KvClient, keys: Sequence[bytes]) -> None:
-        self._store, self._keys = store, itertools.cycle(keys)
+    def __init__(self, store: KvClient, keys: Sequence[bytes], body_bytes: int) -> None:
+        self._store, self._keys, self._value = store, itertools.cycle(keys), b"v" * max(1, body_bytes - len(keys[0]))
 
-    def submit(self, body: bytes) -> asyncio.Future[Any]:
-        key = next(self._keys)
-        return self._store.submit_put(key, body[len(key) :])
+    def submit(self, _body: bytes) -> asyncio.Future[Any]:
+        return self._store.submit_put(next(self._keys), self._value)
 
     async def append(self, body: bytes) -> object:
         return await self.submit(body)
@@ -97,10 +96,11 @@ async def _run(options: KvOptions) -> dict[str, Any]:
     async with plain, with_store, AsyncExitStack() as stack:
         client = await stack.enter_async_context(plain.using())
         store = KvClient(await stack.enter_async_context(with_store.using()), deadline_s=30.0)
-        keys, value = keys_of(KEYS), b"v" * max(1, options.body_bytes - len(keys_of(1)[0]))
-        for at in range(0, KEYS, FILLED_TOGETHER):
-            await asyncio.gather(*(store.put(key, value) for key in keys[at : at + FILLED_TOGETHER]))
-        ways: dict[str, Appender] = {"singles": client, "puts": Puts(store, keys), "gets": Gets(store, keys)}
+        keys = keys_of(KEYS)
+        puts = Puts(store, keys, options.body_bytes)
+        for _ in range(0, KEYS, FILLED_TOGETHER):
+            await asyncio.gather(*(puts.submit(b"") for _ in range(FILLED_TOGETHER)))
+        ways: dict[str, Appender] = {"singles": client, "puts": puts, "gets": Gets(store, keys)}
         pids = {name: plain.pids() for name in ways}
         pids["puts"] = pids["gets"] = [*with_store.pids(), *with_store.machine_pids()]
         for way in ways.values():

@@ -103,7 +103,7 @@ async def _run(options: SnapshotOptions) -> dict[str, Any]:
         store = KvClient(client, deadline_s=30.0)
         say(f"putting {options.state_mb} MB")
         await fill(store, options.state_mb, options.value_bytes)
-        puts, members = Puts(store, keys_of(KEYS)), list(cluster.processes)
+        puts, members = Puts(store, keys_of(KEYS), options.body_bytes), list(cluster.processes)
         await applied_everywhere(client, members)
         phase_s = max(PHASE_S_MIN, *(await save_everywhere(client, members)))
         say(f"a save takes {phase_s:.1f} s with nobody writing")

@@ -37,21 +37,29 @@ class Gathered(Generic[T, R]):
         self._weight = self._bytes = 0
         self._tasks = Background()
         self._loop: asyncio.AbstractEventLoop | None = None  # asked for once: in Python 3.11 it costs a system call
+        self._new_future: Callable[[], asyncio.Future[R]]
 
     def add(self, call: T, weight: int, size_bytes: int) -> asyncio.Future[R]:
         """The future of its result. It counts as `weight` of the most that travel together."""
-        if self._calls and (self._weight + weight > self._most or self._bytes + size_bytes > self._bytes_max):
-            self._send()
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        if not self._calls:
-            self._loop.call_soon(self._send)
-        future: asyncio.Future[R] = self._loop.create_future()
-        self._calls.append(call)
-        self._futures.append(future)
         self._weight += weight
         self._bytes += size_bytes
+        calls = self._calls
+        if not calls or self._weight > self._most or self._bytes > self._bytes_max:
+            calls = self._begin(weight, size_bytes)
+        calls.append(call)
+        future = self._new_future()
+        self._futures.append(future)
         return future
+
+    def _begin(self, weight: int, size_bytes: int) -> list[T]:
+        """It is the first of those that travel together."""
+        self._send()
+        self._weight, self._bytes = weight, size_bytes
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._new_future = self._loop.create_future
+        self._loop.call_soon(self._send)
+        return self._calls
 
     def _send(self) -> None:
         calls, self._calls = self._calls, []

@@ -89,6 +89,7 @@ class EventType(IntEnum):
 _DONE: Final = int(Status.DONE)
 _PUT, _ALWAYS = int(Op.PUT), int(If.ALWAYS)
 _STATUS: Final = tuple(Status)  # by number
+_PUT_HEADS: Final = [_pack(_PUT, _ALWAYS, 0, ABSENT, key_bytes, 0) for key_bytes in range(KEY_BYTES_MAX + 1)]
 
 
 class KvCommand(NamedTuple):
@@ -169,11 +170,11 @@ def encode_command(command: KvCommand) -> bytes:
 
 
 def encode_put(key: bytes, value: bytes) -> bytes:
-    """That of a put without a condition that stays; the most common one, in a third of the time. Raises KvError."""
+    """That of a put without a condition that stays; the most common one, in a quarter of the time. Raises KvError."""
     key_bytes = len(key)
     if not (0 < key_bytes <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX):
         check_key(key), check_value(value)
-    return _pack(_PUT, _ALWAYS, 0, ABSENT, key_bytes, 0) + key + value
+    return b"".join((_PUT_HEADS[key_bytes], key, value))
 
 
 def decode_command(body: BytesLike) -> KvCommand:
@@ -221,6 +222,8 @@ def results_in(results: Sequence[bytes]) -> Iterator[KvResult]:
     before the first."""
     if type(results) is PackedBodies and results.even_bytes == _RESULT.size:
         rows = np.frombuffer(results.data, _RESULT_ROW, offset=results.start)
+        if not rows["status"].any() and rows["found"].all():  # puts
+            return map(_new_result, zip(repeat(Status.DONE), repeat(True), rows["index"].tolist(), repeat(b"")))
         if not bool((rows["status"] >= len(_STATUS)).any()):  # otherwise each by itself: which of them, and why
             statuses, found = map(_STATUS.__getitem__, rows["status"].tolist()), (rows["found"] != 0).tolist()
             return map(_new_result, zip(statuses, found, rows["index"].tolist(), repeat(b""), strict=False))

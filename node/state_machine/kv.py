@@ -17,7 +17,6 @@ from __future__ import annotations
 import heapq
 import struct
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -61,14 +60,12 @@ from node.state_machine.interface import (
     StateMachine,
     Write,
 )
+from node.state_machine.kv_events import Events
 from node.state_machine.kv_runs import puts_in
 from node.state_machine.kv_saving import Held, Saving
 from node.state_machine.sorted_keys import SortedKeys
 
 MAGIC: Final = b"quorumscope kv 1\n"
-EVENTS_MAX: Final = 100_000
-EVENTS_OVER: Final = 1024  # so many more are there now and then: they go together
-EVENT_BYTES_MAX: Final = 64 * 1024 * 1024
 ANSWER_BYTES: Final = 1024 * 1024  # an answer ends with the item that goes over it
 ANSWER_BYTES_MAX: Final = 6 * 1024 * 1024  # one entry's events; what is longer has to be read
 WATCHES_KEPT: Final = 16_384
@@ -78,8 +75,6 @@ _AT: Final = struct.Struct(">q")  # the last command that a snapshot holds
 HEAD_BYTES: Final = len(MAGIC) + _AT.size
 _PUT: Final = int(Op.PUT)
 _ALWAYS: Final = int(If.ALWAYS)
-# What happened to a key, as it is kept: the item of a put, or (key, None, the entry, why it went).
-Happened = tuple[bytes, bytes | None, int, int]
 
 
 class KeyValue(StateMachine):
@@ -89,9 +84,7 @@ class KeyValue(StateMachine):
         self._items: dict[bytes, Held] = {}
         self._keys = SortedKeys()
         self._expiring: list[tuple[int, bytes]] = []  # a heap; an item that was written since is not meant any more
-        self._events: deque[Happened] = deque()
-        self._event_bytes = 0
-        self._events_from = 0  # the first entry whose events are kept
+        self._events = Events()
         self._at = -1
         # Up to which entry nothing was found for a watch: it is asked for again behind every batch, and there may be
         # thousands of watches, and a hundred thousand events that are none of theirs.
@@ -103,7 +96,7 @@ class KeyValue(StateMachine):
     # --- commands -------------------------------------------------------------------------------------------------
     def apply(self, commands: Sequence[Command]) -> Iterator[bytes | None]:
         long_bytes = 0
-        expiring, keys, items, events = self._expiring, self._keys, self._items, self._events
+        expiring, keys, items, note = self._expiring, self._keys, self._items, self._events.add
         unpack, begin = COMMAND.unpack_from, COMMAND.size
         for command in commands:
             index, time_ms, body = command
@@ -124,10 +117,7 @@ class KeyValue(StateMachine):
                         if key not in items:
                             keys.add(key)
                         items[key] = item = (key, body[at:], index, NEVER)
-                        events.append(item)
-                        self._event_bytes += len(body) - begin
-                        if self._event_bytes > EVENT_BYTES_MAX or len(events) > EVENTS_MAX + EVENTS_OVER:
-                            self._forget_events()
+                        note(item, len(body) - begin)
                         yield done_at(index)
                         continue
             try:
@@ -150,16 +140,13 @@ class KeyValue(StateMachine):
             return None
         keys, items = puts.keys, self._items
         if self._saving is not None:
-            for key in keys:
-                self._saving.changes(key, items.get(key))
+            self._saving.all_change(keys)
         held = len(items)
         items.update(zip(keys, puts.items, strict=True))
         for key in islice(reversed(items), len(items) - held):  # a dict has what is new at its end
             self._keys.add(key)
         self._at = run.first_index + run.count - 1
-        self._events.extend(puts.items)
-        self._event_bytes += puts.size_bytes
-        self._forget_events_over()
+        self._events.add_run(puts.items, puts.size_bytes)
         return done_all(run.first_index, run.count)
 
     def _one(self, entry: Command, wanted: KvCommand) -> KvResult:
@@ -188,15 +175,15 @@ class KeyValue(StateMachine):
             heapq.heappush(self._expiring, (expires_ms, key))
             if len(self._expiring) > 2 * len(self._items) + STALE_MIN:  # the same key, written again and again
                 self._forget_stale()
-        self._note(item, len(key) + len(wanted.value))
+        self._events.add(item, len(key) + len(wanted.value))
         return KvResult(Status.DONE, True, entry.index)
 
     def _remove(self, key: bytes, why: EventType, index: int) -> None:
         held = self._items.pop(key)
         if self._saving is not None:
-            self._saving.changes(key, held)
+            self._saving.removed(key, held)
         self._keys.remove(key)
-        self._note((key, None, index, why), len(key))
+        self._events.add((key, None, index, why), len(key))
 
     def _expire(self, entry: Command) -> None:
         """What is over when this command comes."""
@@ -222,33 +209,17 @@ class KeyValue(StateMachine):
         return None
 
     # --- events ---------------------------------------------------------------------------------------------------
-    def _note(self, what: Happened, size_bytes: int) -> None:
-        self._events.append(what)
-        self._event_bytes += size_bytes
-        self._forget_events_over()
-
-    def _forget_events_over(self) -> None:
-        if self._event_bytes > EVENT_BYTES_MAX or len(self._events) > EVENTS_MAX + EVENTS_OVER:
-            self._forget_events()
-
-    def _forget_events(self) -> None:
-        events, size_bytes, index = self._events, self._event_bytes, self._events_from - 1
-        while len(events) > EVENTS_MAX or size_bytes > EVENT_BYTES_MAX:
-            key, value, index, _ = events.popleft()
-            size_bytes -= len(key) + len(value or b"")
-        self._event_bytes, self._events_from = size_bytes, index + 1
-
     def _watch(self, body: bytes) -> bytes | None:
         prefix, from_index, limit = decode_watch(body)
         seen = self._seen.pop(body, -1)
-        if max(from_index, seen + 1) < self._events_from:
+        if max(from_index, seen + 1) < self._events.from_index:
             return encode_watched(KvWatched(True, self._at + 1, ()))
         found: list[KvEvent] = []
         size_bytes, next_index = 0, self._at + 1
         if seen >= 0 and not self._touched(max(seen, from_index - 1), prefix):
             self._seen[body] = self._at
             return None
-        for key, value, index, why in self._newer(max(from_index, seen + 1)):
+        for key, value, index, why in self._events.newer(max(from_index, seen + 1)):
             if found and index != found[-1].index and (len(found) >= limit or size_bytes > ANSWER_BYTES):
                 next_index = index  # whole entries only: what one did is not torn apart
                 break
@@ -265,15 +236,6 @@ class KeyValue(StateMachine):
             return encode_watched(KvWatched(True, self._at + 1, ()))
         return encode_watched(KvWatched(False, next_index, found))
 
-    def _newer(self, from_index: int) -> Iterator[Happened]:
-        """In order; looked for from the newest one back, where those who watch are."""
-        count = 0
-        for event in reversed(self._events):
-            if event[2] < from_index:
-                break
-            count += 1
-        return islice(self._events, len(self._events) - count, None)
-
     def _touched(self, seen: int, prefix: bytes) -> bool:
         """Whether anything behind entry `seen` was about a key that begins so. Many watches wait at the same entry, for
         thousands of events: the keys of those are put in order once for all of them."""
@@ -282,12 +244,7 @@ class KeyValue(StateMachine):
             self._new_keys.clear()
         keys = self._new_keys.get(seen)
         if keys is None:
-            touched = set()
-            for event in reversed(self._events):
-                if event[2] <= seen:
-                    break
-                touched.add(event[0])
-            keys = self._new_keys[seen] = sorted(touched)
+            keys = self._new_keys[seen] = sorted({event[0] for event in self._events.newer(seen + 1)})
         at = bisect_left(keys, prefix)
         return at < len(keys) and keys[at].startswith(prefix)
 
@@ -356,8 +313,7 @@ class KeyValue(StateMachine):
         self._items, self._saving = items, None
         self._keys = SortedKeys(items)  # they were saved in order
         self._forget_stale()
-        self._events.clear()
+        self._events.clear(from_index=at + 1)
         self._seen.clear()
         self._new_keys_at = -1
-        self._event_bytes = 0
-        self._events_from, self._at = at + 1, at
+        self._at = at

@@ -10,7 +10,7 @@ between them; a key is written once, or not at all where it was not there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Final
 
@@ -30,14 +30,27 @@ class Saving:
         self._items, self._keys = items, keys
         self._upto: bytes | None = None  # the last key that was written; None: none
         self._before: dict[bytes, Held | None] = {}  # what keys behind it held, where that has changed
-        self._changed = SortedKeys()  # those of them that were there: they may be in `keys` no more
+        self._gone = SortedKeys()  # those of them that were there, and were removed: `keys` need not have them any more
+        self._ever_gone: set[bytes] = set()  # the same
 
     def changes(self, key: bytes, held: Held | None) -> None:
-        """That key is about to hold something else, or nothing; or has just been removed."""
+        """That key is about to hold something else."""
         if (self._upto is None or key > self._upto) and key not in self._before:
             self._before[key] = held
-            if held is not None:
-                self._changed.add(key)
+
+    def all_change(self, keys: Iterable[bytes]) -> None:
+        """The same of many, which hold until now what the store says."""
+        upto, before, items = self._upto or b"", self._before, self._items
+        for key in keys:
+            if key > upto and key not in before:
+                before[key] = items.get(key)
+
+    def removed(self, key: bytes, held: Held) -> None:
+        """That key held this, and is not there any more."""
+        self.changes(key, held)
+        if self._before.get(key) is not None and key not in self._ever_gone:
+            self._ever_gone.add(key)
+            self._gone.add(key)
 
     def pieces(self) -> Iterator[bytes]:
         """Between two of them anything may happen to the store."""
@@ -53,7 +66,7 @@ class Saving:
         size_bytes = 0
         items, before = self._items, self._before
         keys = self._keys.from_key(begin)
-        for number, key in enumerate(merge(keys, self._changed.from_key(begin)) if before else keys):
+        for number, key in enumerate(merge(keys, self._gone.from_key(begin)) if self._ever_gone else keys):
             if number >= STEP_ITEMS or size_bytes > STEP_BYTES:
                 return b"".join(found), False
             if key == self._upto:

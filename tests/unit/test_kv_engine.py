@@ -198,7 +198,7 @@ def test_a_watch_waits_and_one_from_too_far_back_says_so(tmp_path: Path) -> None
         await watching.aclose()
         machine = members[0][1].caller._machine
         assert isinstance(machine, KeyValue)
-        machine._events_from = index
+        machine._events.from_index = index
         with pytest.raises(WatchGone) as caught:
             await anext(kv.watch(b"", from_index=0))
         assert caught.value.next_index > index

@@ -20,11 +20,13 @@ from node.protocol.kv import (
     ask_range,
     ask_watch,
     decode_results,
+    done_all,
+    done_at,
     encode_command,
     encode_put,
 )
 from node.protocol.packed_bodies import PackedBodies
-from node.state_machine import kv, kv_saving
+from node.state_machine import kv_events, kv_saving
 from node.state_machine.caller import Caller
 from node.state_machine.interface import Run, StateMachine, Write
 from node.state_machine.kind import Type, body_of, kind_of
@@ -56,14 +58,15 @@ class OneByOne(KeyValue):
         return None
 
 
-def state_of(machine: KeyValue) -> list[object]:
+def state_of(machine: KeyValue, kept_from: int) -> list[object]:
+    """`kept_from`: where the events begin that are compared; what is forgotten depends on how they came."""
     saved: list[bytes] = []
     machine.save(saved.append)
     events = list(machine._events)
-    assert machine._event_bytes == sum(len(key) + len(value or b"") for key, value, _, _ in events)
+    assert machine._events.size_bytes == sum(len(key) + len(value or b"") for key, value, _, _ in events)
     return [
-        b"".join(saved), events[-EVENTS_KEPT:], machine.query(ask_range(b"", b"", 1000)),
-        machine.query(ask_watch(b"k", 0)), machine.query(ask_watch(b"k", max(0, machine._at - 100))),
+        b"".join(saved), [one for one in events if one[2] >= kept_from], machine.query(ask_range(b"", b"", 1000)),
+        machine.query(ask_watch(b"k", kept_from)), machine.query(ask_watch(b"k", max(0, machine._at - 100))),
         machine.wake_at_ms(),
     ]  # fmt: skip
 
@@ -96,8 +99,8 @@ def batch_of(rng: random.Random, now_ms: int) -> list[bytes]:
 def test_a_run_leaves_what_its_commands_leave_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(f"runs {seed}")
     monkeypatch.setattr(kv_saving, "STEP_ITEMS", 7)
-    monkeypatch.setattr(kv, "EVENTS_MAX", EVENTS_KEPT)
-    monkeypatch.setattr(kv, "EVENTS_OVER", 20)
+    monkeypatch.setattr(kv_events, "EVENTS_MAX", EVENTS_KEPT)
+    monkeypatch.setattr(kv_events, "CHUNK_EVENTS", 20)
     log = MemoryStore(kind=KIND.name)
     quick, slow = Counting(), OneByOne()
     callers, now_ms = (Caller(quick, KIND), Caller(slow, KIND)), 1000
@@ -111,7 +114,8 @@ def test_a_run_leaves_what_its_commands_leave_one_by_one(seed: int, monkeypatch:
         assert [one.upto_index for one in reports] == [log.end_index] * 2
         assert list(reports[0].results) == list(reports[1].results)
         assert callers[0].time_ms == callers[1].time_ms and callers[0].meta() == callers[1].meta()
-        assert state_of(quick) == state_of(slow)
+        kept_from = max(quick._events.from_index, slow._events.from_index)
+        assert state_of(quick, kept_from) == state_of(slow, kept_from)
         if not saves and rng.random() < 0.2:
             saves.append((quick.save_in_steps(), slow.save_in_steps()))
         for one, other in saves:
@@ -134,7 +138,8 @@ def test_a_key_whose_time_ends_with_a_run_goes_with_it(later_ms: int) -> None:
         assert list(callers[0].apply(first, log.end_index, records).results) == list(
             callers[1].apply(first, log.end_index, records).results
         )
-        assert state_of(quick) == state_of(slow)
+        kept_from = max(quick._events.from_index, slow._events.from_index)
+        assert state_of(quick, kept_from) == state_of(slow, kept_from)
 
     apply([body_of(Type.COMMAND, 1000, encode_command(KvCommand(Op.PUT, b"gone", b"v", 40)))])
     at_ms, taken = until_ms + later_ms, quick.taken
@@ -180,7 +185,7 @@ def test_a_put_is_the_same_bytes_either_way() -> None:
 
 
 def test_results_of_a_run_are_those_of_its_entries() -> None:
-    results = decode_results(kv.done_all(7, 40))
+    results = decode_results(done_all(7, 40))
     assert [(one.status, one.found, one.index) for one in results] == [(0, True, at) for at in range(7, 47)]
 
 
@@ -231,4 +236,4 @@ def test_a_state_machine_without_a_quicker_way_gets_commands() -> None:
     log, caller = MemoryStore(kind=KIND.name), Caller(OneByOne(), KIND)
     put = encode_command(KvCommand(Op.PUT, b"key", b"value"))
     slabs = log.append_as_leader([body_of(Type.COMMAND, 1, put)] * 30, 1)
-    assert caller.apply(0, 29, bytes(slabs[0].data)).results[29] == kv.done_at(29)
+    assert caller.apply(0, 29, bytes(slabs[0].data)).results[29] == done_at(29)

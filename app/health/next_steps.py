@@ -182,7 +182,7 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "host": urlsplit(urls.get(finding.node_id or "", "")).netloc,
         "address": one.address if one is not None else "",
         "where": f"its machine ({one.address})" if one is not None and one.address else "its machine",
-        "leader": leader if leader is not None and leader != finding.node_id else "the others",
+        "leader": other_end(finding, leader),
         "leader_url": leader_url,
         "group": shlex.quote(view.cluster.group),
         "peers": shlex.quote(peers_of(view)),
@@ -195,6 +195,13 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "kind": finding.code.removeprefix("alarm_").replace("_", " "),
         "start": start_command(one),
     }
+
+
+def other_end(finding: Finding, leader_id: str | None) -> str:
+    """Of the link that is in question: the leader, but where the problem's text names two members by itself."""
+    if finding.code == "not_connected":
+        return "the other member"
+    return leader_id if leader_id not in (None, finding.node_id) else "the others"
 
 
 def status_command(url: str, view: GroupView, what: str = "status") -> str:

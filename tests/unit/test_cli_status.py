@@ -381,6 +381,7 @@ def test_a_one_way_link_between_two_followers_is_named(arrives: str | None, said
     assert [(one.member, one.text) for one in found] == [
         ("n1", "What n2 sends does not reach n1: a one-way link, for 3 s.")
     ] * said
+    assert all("n0" not in one.means + one.step and "n1 and the other member" in one.step for one in found)
 
 
 def test_a_control_plane_that_others_name_is_asked_meanwhile_too(monkeypatch: pytest.MonkeyPatch) -> None:

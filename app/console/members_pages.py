@@ -52,10 +52,14 @@ NEAR_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One member as the page shows it; unknown is a word."""
+    """One member as the page shows it; unknown is a word.
+
+    `listens_at`: by its own word, where the group looks for it elsewhere (a translated address; a demo's relays).
+    """
 
     id: str
     address: str
+    listens_at: str
     kind: str
     leads: bool
     joined: str
@@ -102,11 +106,14 @@ def row_of(view: GroupView, member_id: str, named: Configured | None, seen: Memb
     is_learner = named.kind == "learner" if named is not None else bool(seen and seen.is_learner)
     lag = view.lag_entries(seen) if seen is not None else named.lag_entries if named is not None else None
     catching, tone = catching_up(view, named, seen, lag)
+    own = seen.address if seen is not None else ""
+    said = (named.address if named is not None else None) or own
     free = seen.state.disk.free_bytes if seen is not None and seen.state is not None and seen.state.disk else None
     size = "" if lag is None or named is None or not named.lag_bytes or not lag else f" · {fmt.size(named.lag_bytes)}"
     return Row(
         id=member_id,
-        address=(named and named.address) or (seen and seen.address) or fmt.UNKNOWN,
+        address=said or fmt.UNKNOWN,
+        listens_at=own if own != said else "",
         kind="learner" if is_learner else "voter",
         leads=member_id == view.leader_id,
         joined=joined_in_words(named),

@@ -11,7 +11,10 @@ import pytest
 from app.console import member_changes as changes_module
 from app.console.configurations import changed
 from app.console.member_changes import MemberChange
+from app.console.members_pages import row_of
 from app.db.base import rfc3339, utc_now
+from node.views.members import MemberView
+from tests.unit import views
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.fake_control import FakeGroup
 
@@ -237,6 +240,16 @@ def test_a_group_whose_leader_tells_no_configuration_is_not_called_wrong_for_tha
         assert not [one.text for one in kit.console.group_view("demo").problems]
 
     over(tmp_path, work, group)
+
+
+def test_a_member_that_is_looked_for_elsewhere_says_where_it_listens() -> None:
+    """In a demo the log names the relays; the page showed them as where the members are."""
+    view = views.degraded()
+    seen = view.member("n1")
+    assert seen is not None and seen.address
+    for said, listens_at in (("127.0.0.1:39411", seen.address), (seen.address, "")):
+        row = row_of(view, "n1", MemberView(id="n1", address=said, kind="voter"), seen)
+        assert (row.address, row.listens_at) == (said, listens_at)
 
 
 def test_a_strangers_event_is_no_change() -> None:

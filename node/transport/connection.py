@@ -46,6 +46,9 @@ QUICK_WITHIN_S: Final = 0.01
 QUICK_TIMES: Final = 64
 QUICK_BUFFER_BYTES: Final = 1024 * 1024
 QUICK_UNSENT_BYTES_MAX: Final = 1024 * 1024
+# Followers have nothing to say to each other, and so no frame of theirs shows a link that is cut, one way or both: the
+# kernel asks, after 3 s without a packet, and ends the connection after five questions that nobody answered.
+KEEPALIVE: Final = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 5))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -198,6 +201,8 @@ class Connection(asyncio.BufferedProtocol):
         self._between_members = True
         self.resume_reading("writes")
         self._set_ahead(MEMBER_BUFFER_BYTES, UNSENT_BYTES_MAX)
+        for name, value in KEEPALIVE:
+            self._set_option(name, value)
 
     def _allow_ahead(self, *, quick: bool) -> None:
         """The buffer has emptied: how full it may get next."""
@@ -210,9 +215,13 @@ class Connection(asyncio.BufferedProtocol):
     def _set_ahead(self, buffer_bytes: int, unsent_bytes: int) -> None:
         assert self._transport is not None
         self._transport.set_write_buffer_limits(high=buffer_bytes)
+        self._set_option("TCP_NOTSENT_LOWAT", unsent_bytes)
+
+    def _set_option(self, name: str, value: int) -> None:
+        assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         with contextlib.suppress(OSError, AttributeError):  # not every system has it
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     @property
     def backlog_bytes(self) -> int:

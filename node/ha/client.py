@@ -97,6 +97,7 @@ class HAClient:
         self.refused_at = ""  # the address at which that was so
         self.current_reported_offset = -1
         self.last_read_ms = self.last_write_ms = 0
+        self.lost_ms = 0  # when it heard last of the master that served it last; 0: none did, or one does
         self.taken_bytes = 0  # of the master's log, written here since this process began
         self.master_offset = -1  # the newest place that the master's frames showed
         self._reader = FrameReader()
@@ -143,6 +144,8 @@ class HAClient:
     def close(self, why: str) -> None:
         """The shell closes the socket then."""
         if not self.is_closed:
+            if self.state is State.TRANSFER:
+                self.lost_ms = self.last_read_ms
             self.state, self.closed_by = State.CLOSED, why
             self.on_kept()
 
@@ -320,7 +323,7 @@ class HAClient:
         self._keep(lineage, kept)
 
     def _go(self) -> None:
-        self.state = State.TRANSFER
+        self.state, self.lost_ms = State.TRANSFER, 0
         if self.trouble:
             self.trouble = ""
             self._note("ha_served", "info", f"{self.stand.value if self.stand else 'as RocketMQ serves slaves'}")

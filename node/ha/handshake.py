@@ -158,7 +158,10 @@ def judge(log: LogOf, lineage: Lineage, slave: Hello) -> Verdict:
     """How the slave's log stands to this master's `log`."""
     own, theirs = lineage, slave.lineage
     if theirs.pair and theirs.pair != own.pair and slave.end > slave.begin:
-        text = f"its log is of pair {theirs.pair}, this master's of {own.pair}: it needs an empty directory"
+        text = (
+            f"its log is of pair {theirs.pair}, this master's of {own.pair}: where that began anew on an empty disk,"
+            " stop it and promote this slave; else it needs an empty directory"
+        )
         return Verdict(Stand.STRANGER, text)
     if theirs.pair == own.pair and theirs.newest > own.epoch:
         text = f"it heard of epoch {theirs.newest}, this master is of {own.epoch}: another one was promoted"
@@ -179,7 +182,8 @@ def judge(log: LogOf, lineage: Lineage, slave: Hello) -> Verdict:
         return Verdict(Stand.FORKED, f"its record at {differs} is not this master's")
     if slave.end > log.max_offset:
         return Verdict(Stand.AHEAD, f"it ends at {slave.end}, this master at {log.max_offset}")
-    if slave.end > log.min_offset and not _shares_a_record(log, slave):
+    goes_on = slave.end == log.min_offset and own.goes_on_from(theirs, slave.end)  # what it holds has expired here
+    if not goes_on and not _shares_a_record(log, slave):
         return Verdict(Stand.FORKED, "it says nothing that could be compared with this master's log")
     flaw = log.border_flaw(slave.end)
     if flaw:

@@ -85,6 +85,11 @@ class Lineage:
         """What is true of a log that is cut back to `end`; the newest number stays known."""
         return replace(self, epochs=tuple((number, min(start, end)) for number, start in self.epochs))
 
+    def goes_on_from(self, theirs: Lineage, end: int) -> bool:
+        """Whether a log of these epochs goes on from one of theirs that ends there: no later epoch began below."""
+        is_known = theirs.pair == self.pair and bool(theirs.epochs) and theirs.epochs[-1] in self.epochs
+        return is_known and all(start >= end for number, start in self.epochs if number > theirs.epoch)
+
     def to_json(self) -> dict[str, Any]:
         said = {"pair": self.pair, "epochs": [list(one) for one in self.epochs]}
         return said | {"heard": self.heard} if self.heard > self.epoch else said

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -362,6 +363,7 @@ async def test_what_is_committed_at_a_slave_while_it_asks_its_master_does_not_go
     async with classic(settings) as slave:
         sync, offsets = slave.broker.sync, slave.port.context.offsets
         assert sync is not None
+        sync._store = SimpleNamespace(next_offsets={("T", 0): 20, ("T", 1): 20})  # type: ignore[assignment]
         merged: list[str] = []
 
         class Master(Link):

@@ -126,3 +126,26 @@ def test_an_end_within_a_record_is_no_place_to_go_on_from(tmp_path: Path) -> Non
     within = dataclasses.replace(hello, end=hello.last[-1].offset + 5, last=hello.last[:-1])
     verdict = judge(log, LINEAGE, within)
     assert verdict.stand is Stand.FORKED and "no border" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "stand"),
+    [
+        (of((1, 0)), of((1, 0)), Stand.BEHIND),
+        (of((1, 0), (7, FILE_BYTES)), of((1, 0)), Stand.BEHIND),
+        (of((1, 0), (7, 1000)), of((1, 0)), Stand.FORKED),  # its master was replaced at 1000, and it went on
+        (of((1, 0)), of((3, 0)), Stand.REFUSED),
+        (of((1, 0), (7, FILE_BYTES)), of((3, 0)), Stand.FORKED),
+        (of((1, 0)), Lineage(), Stand.FORKED),
+    ],
+)
+def test_where_all_that_could_be_compared_has_expired_the_epochs_decide(
+    own: Lineage, theirs: Lineage, stand: Stand, tmp_path: Path
+) -> None:
+    """A slave that ends where its master begins was taken to be behind, whatever it held."""
+    master, slave = log_at(tmp_path / "master", *range(100)), log_at(tmp_path / "slave", *range(500, 503))
+    master.save()
+    master.remove_below(master.starts[1])
+    slave.make_room(FILE_BYTES - 8)  # its first file is full
+    assert slave.max_offset == master.min_offset == FILE_BYTES
+    assert judge(master, own, hello_of(slave, theirs, "s1", "r1")).stand is stand

@@ -246,6 +246,29 @@ def test_oddity_17_acknowledgements_count_per_slave_not_per_connection(tmp_path:
     assert first.connection is not None and first.connection.phase is Phase.CLOSED
 
 
+def test_a_slave_that_lost_power_behind_a_half_open_link_comes_back_with_what_is_left(tmp_path: Path) -> None:
+    """Its master still knows what it had: nothing new is answered for that, and it is served from where it ends now."""
+    pair = Pair(tmp_path)
+    put(pair.log, *range(20))
+    slave = pair.slave().connect()
+    slave.carry()
+    had = slave.log.max_offset
+    slave.log.cut(slave.log.last_records(5)[0].offset)  # nobody says so to its master: its machine is gone
+    again = pair.slave("s1", "a later run", log=slave.log).connect("10.0.0.2:6000")
+    again.carry()
+    assert "is connected from" in again.client.trouble and again.log.max_offset < had
+    statuses: list[PutStatus] = []
+    waiting(pair, 20, statuses)
+    again.connect("10.0.0.2:6001").carry()
+    assert statuses == [] and pair.service.acks() == {"s1": had}
+    pair.clock.ms += pair.settings.housekeeping_ms + 1
+    pair.service.tick(pair.clock.ms)
+    assert statuses == [PutStatus.FLUSH_SLAVE_TIMEOUT]
+    again.connect("10.0.0.2:6002").carry()
+    assert again.client.stand is Stand.BEHIND and again.client.trouble == "" and same(again)
+    assert pair.service.acks() == {"s1": pair.log.max_offset} and pair.service.troubles == {}
+
+
 def waiting(pair: Pair, number: int, statuses: list[PutStatus]) -> None:
     pair.service.handle_ha(put(pair.log, number), pair.clock(), statuses.append)
 

@@ -156,7 +156,7 @@ class ClassicBroker:
         )  # fmt: skip
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self.pair.on_role.append(self._role_is_new)
-        self.store.on_rebuilt.append(self.reads.forget_all)
+        self.store.on_rebuilt += [self.reads.forget_all, self._was_cut]
         self.on_dispatched.append(self._dispatched)
 
     # --- what it is -------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class ClassicBroker:
         deleted = DeletedTopics(root, lambda: self.next_offsets, self.reads.forget)
         self.reads.begins = deleted.begins
         self._tables = TablesInFiles(root, context, files, deleted)
-        self.sync = MetadataSync(root, context, self._tables, self._master_address, self.said, learn, self.store.log)
+        self.sync = MetadataSync(root, context, self._tables, self._master_address, self.said, learn, self.store)
         learn(self._not_in_files(context, self._tables.topics_of_ms))
         context.offsets.on_change = self._offset_changed
         context.slave_rules = self
@@ -352,6 +352,10 @@ class ClassicBroker:
         if self.schedule is not None:
             self.schedule.arrived(touched)
 
+    def _was_cut(self) -> None:
+        if self.sync is not None:
+            self.sync.was_cut()
+
     def _role_is_new(self) -> None:
         """Delayed messages and transactions are a master's."""
         if self._syncing is not None:
@@ -366,6 +370,8 @@ class ClassicBroker:
                 names = ", ".join(sorted(lowered)[:NAMED_MAX]) + (", ..." if len(lowered) > NAMED_MAX else "")
                 text = f"consumers of {names} were ahead of this log, which lacks what they had: they go on at its end"
                 self.said("offsets_lowered", "warning", text)
+            if self.sync is not None:
+                self._background.run("forgetting what was committed at a slave", self.sync.is_master())
             for one in (self.schedule, self.transactions):
                 if one is not None:
                     one.start()

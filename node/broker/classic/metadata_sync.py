@@ -8,10 +8,11 @@ How far delayed messages and transactions have come at the master counts here on
 master's held then (`kept_behind.py`): request 45 is answered with the end of its log, by one of ours.
 
 What consumers commit here while the master is dead is on disk (`DATA/quorumscope/committed-here`) until the master has
-it: of two offsets of one queue the higher wins.
+it: of two offsets of one queue the higher wins. Behind the end of its own log nothing counts as committed here: a later
+master may have other messages there, which nobody consumed.
 
 Invariants: a topic that messages came of since the master answered stays; what was committed here is forgotten only
-once the master has it, or is further.
+once the master has it, or is further, or this broker is the master.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from node.broker.classic.kept_behind import BehindMaster, FollowedLog
+from node.broker.classic.kept_behind import BehindMaster
 from node.broker.classic.tables import LOG_END, VALUES_MAX, TablesInFiles, table_version
 from node.broker.client_port import Learn
 from node.broker.introspection import DELETED_TOPICS
@@ -34,6 +35,7 @@ from node.broker.transactions import GROUP as TRANSACTIONS
 from node.message_client.errors import Unavailable
 from node.message_client.link import Link
 from node.message_store.dispatch_mark import OURS
+from node.message_store.local_log import LocalCommitLog
 from node.message_store.write_files import OsDisk
 from node.rocketmq.bodies import (
     DataVersion,
@@ -54,6 +56,7 @@ HERE: Final = "committed-here"
 TRANSACTION_TOPICS: Final = (HALF_TOPIC, OP_TOPIC)
 Json = dict[Any, Any]
 Queue = tuple[str, str, int]  # topic, group, queue
+Ends = Mapping[tuple[str, int], int]  # of queues, by topic
 Note = Callable[[str, str, str], None]
 
 
@@ -64,32 +67,55 @@ def is_newer(one: DataVersion, than: DataVersion) -> bool:
     )  # fmt: skip
 
 
+class FollowedStore(Protocol):
+    """A slave's."""
+
+    @property
+    def log(self) -> LocalCommitLog: ...
+    @property
+    def end_position(self) -> int: ...
+    @property
+    def next_offsets(self) -> Ends: ...
+
+
 class CommittedHere:
     """Offsets that consumers committed at this broker while it was a slave, and no master has yet. Bounded."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / OURS / HERE
-        self._written = b""
         self.offsets: dict[Queue, int] = {}
         with contextlib.suppress(OSError, ValueError, BodyError, RecursionError):  # without it consumers get more twice
             said = load(self._path.read_bytes(), BODY_BYTES_MAX, VALUES_MAX)
             for (topic, group), queues in read_offsets(said).items():
                 self.offsets |= {(topic, group, queue): offset for queue, offset in queues.items()}
+        self._written = self._encoded()
 
-    def put(self, topic: str, group: str, queues: Mapping[int, int]) -> None:
+    def put(self, topic: str, group: str, queues: Mapping[int, int], ends: Ends) -> None:
+        """Up to the ends of their queues; nothing of a queue that this log has nothing of."""
         for queue, offset in queues.items():
-            if len(self.offsets) < OFFSETS_MAX or (topic, group, queue) in self.offsets:
-                self.offsets[topic, group, queue] = offset
+            at = min(offset, ends.get((topic, queue), 0))
+            has_room = len(self.offsets) < OFFSETS_MAX or (topic, group, queue) in self.offsets
+            if has_room and (at or not offset):
+                self.offsets[topic, group, queue] = at
+
+    def lower(self, ends: Ends) -> None:
+        """The queues may be shorter now."""
+        known, self.offsets = self.offsets, {}
+        for (topic, group, queue), offset in known.items():
+            self.put(topic, group, {queue: offset}, ends)
 
     async def save(self) -> None:
         """Off the loop, where it changed. Raises OSError."""
-        table: dict[str, dict[int, int]] = {}
-        for (topic, group, queue), offset in self.offsets.items():
-            table.setdefault(f"{topic}@{group}", {})[queue] = offset
-        data = offsets_answer(table) if table else b""
+        data = self._encoded()
         if data != self._written:
             await asyncio.to_thread(self._write, data)
             self._written = data
+
+    def _encoded(self) -> bytes:
+        table: dict[str, dict[int, int]] = {}
+        for (topic, group, queue), offset in self.offsets.items():
+            table.setdefault(f"{topic}@{group}", {})[queue] = offset
+        return offsets_answer(table) if table else b""
 
     def _write(self, data: bytes) -> None:
         disk = OsDisk()
@@ -102,11 +128,13 @@ class MetadataSync:
 
     def __init__(
         self, root: Path, context: Context, tables: TablesInFiles, master: Callable[[], str | None], note: Note,
-        learn: Learn, log: FollowedLog,
+        learn: Learn, store: FollowedStore,
     ) -> None:  # fmt: skip
         self._context, self._tables, self._master, self._note, self._learn = context, tables, master, note, learn
-        self.here = CommittedHere(root)
-        self._behind = BehindMaster(log)
+        self.here, self._store = CommittedHere(root), store
+        if store.end_position == store.log.max_offset:  # else the ends of its queues are not known yet
+            self.here.lower(store.next_offsets)
+        self._behind = BehindMaster(store.log)
         self._link: Link | None = None
         self._fresh: set[tuple[str, int]] = set()  # queues that got messages since the master was asked
         self._came = asyncio.Event()
@@ -121,7 +149,17 @@ class MetadataSync:
     def committed(self, name: tuple[str, str]) -> None:
         """A consumer committed at this slave."""
         topic, group = name
-        self.here.put(topic, group, self._context.offsets.queues(topic, group))
+        self.here.put(topic, group, self._context.offsets.queues(topic, group), self._store.next_offsets)
+
+    def was_cut(self) -> None:
+        """The log, and the queues with it."""
+        self.here.lower(self._store.next_offsets)
+        self.soon()
+
+    async def is_master(self) -> None:
+        """The table of this broker is what counts, also what is set back there. Raises OSError."""
+        self.here.offsets.clear()
+        await self.here.save()
 
     def soon(self) -> None:
         """Without waiting for the next round."""

@@ -4,7 +4,8 @@
     await pair.open()                    # as what it starts; Raises MessageStoreError, OSError
 
 A master of an earlier epoch that starts again asks the other brokers first, and a running one asks them again and
-again: a later one that is met makes it a slave, on record, so a pair never has two for longer than it takes to ask.
+again: a later one that is met makes it a slave, on record, so a pair never has two for longer than it takes to ask. So
+does one whose log is empty where another broker has the pair's: its disk was replaced, and it begins no other pair.
 
 Invariants: an epoch is on disk before the first put of it is taken; who met a later epoch takes no more puts, whatever
 its configuration says; a slave never becomes master by itself.
@@ -152,16 +153,32 @@ class Pair:
 
     # --- a start and an end -----------------------------------------------------------------------------------------
     async def open(self) -> None:
-        """Raises MessageStoreError, OSError, of which CannotListen."""
-        if self.wanted.is_master and self.lineage.pair:
-            epoch = max(self.lineage.heard, await self._later_epoch())
-            if epoch > self.lineage.epoch:
-                await self._record(BrokerRole.SLAVE, f"a promotion of epoch {epoch} was heard of at the start")
-        if self.wanted.is_master:
-            await self._begin_epoch(self.wanted)
+        """It listens before it asks: of two that start at once, at least one hears of the other.
+
+        Raises MessageStoreError, OSError, of which CannotListen."""
         host, port = split_address(self._settings.ha.address)
         await self.accept.begin_accept(host, port)
+        if self.wanted.is_master and (why := await self._replaced()):
+            await self._record(BrokerRole.SLAVE, why)
+            self._note("ha_slave", "warning", why)
+        if self.wanted.is_master:
+            await self._begin_epoch(self.wanted)
+            if self.lineage.newest > self.lineage.epoch:  # somebody asked meanwhile
+                self.service.fence(self.lineage.newest)
         self._run()
+
+    async def _replaced(self) -> str:
+        """Why it is not the master that it was, or is configured to be; empty: it is."""
+        said = [(at, one) for at, one in await self.masters() if isinstance(one, Hello)]
+        own = self.lineage  # with what it was asked about meanwhile
+        if own.pair:
+            heard = [one.lineage.newest for _at, one in said if one.lineage.pair == own.pair]
+            epoch = max([own.heard, *heard])
+            return f"a promotion of epoch {epoch} was heard of at the start" if epoch > own.epoch else ""
+        known = next(((at, one.lineage.pair) for at, one in said if one.lineage.pair), None)
+        if known is None or self.store.log.max_offset > self.store.log.min_offset:
+            return ""
+        return f"its log is empty, and {known[0]} has one of pair {known[1]}: an empty disk begins no other pair"
 
     def _run(self) -> None:
         """What a master, or a slave, does all the time."""
@@ -340,11 +357,6 @@ class Pair:
             else:
                 raise one
         return found
-
-    async def _later_epoch(self) -> int:
-        """The newest that another broker of the pair heard of; 0: none is there."""
-        said = [one for _address, one in await self.masters() if isinstance(one, Hello)]
-        return max((one.lineage.newest for one in said if one.lineage.pair == self.lineage.pair), default=0)
 
     async def _watch(self) -> None:
         """An older master that returns hears of this one's epoch, and a later one is heard of."""

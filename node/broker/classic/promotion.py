@@ -21,6 +21,7 @@ from node.ha.client import State
 from node.ha.handshake import Hello
 from node.ha.promotion import Candidate, began, best
 from node.ha.settings import BrokerRole
+from node.ha.sockets import now_ms
 from node.protocol.value_class import value_class
 
 Json = dict[str, Any]
@@ -130,6 +131,14 @@ class Promotion:
         if known > end:
             text = f"it lacks at least {known - end} bytes that its master had when it was last heard"
             found.append(Finding("lacks_bytes", text, stops=True))
+        if pair.client.state is not State.TRANSFER and self.role is BrokerRole.ASYNC_MASTER:
+            lost_ms = pair.client.lost_ms
+            when = f"{(now_ms() - lost_ms) / 1000:.0f} s ago" if lost_ms else "before this broker started"
+            text = (
+                f"its master was last heard {when}; an ASYNC_MASTER answers before a slave has the message: what it"
+                " took and had not sent by then is not here"
+            )
+            found.append(Finding("may_lack", text))
         if pair.client.state is State.TRANSFER:
             text = "it follows a master right now: stop that one first, or messages that it takes now are lost"
             found.append(Finding("master_is_there", text, stops=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.health.group_view import GroupView
-from app.health.pairs import ha_of, master_of
+from app.health.pairs import ha_of, hangs, master_of
 from node.views.ha import HaConnection, HaView
 
 Gauge = tuple[str, str, tuple[str, ...], dict[tuple[str, ...], float]]
@@ -14,7 +14,7 @@ Gauge = tuple[str, str, tuple[str, ...], dict[tuple[str, ...], float]]
 def gauges(views: Sequence[GroupView]) -> Iterator[Gauge]:
     """(name, what it is, labels, values) of all pairs among them."""
     pairs = [view for view in views if view.is_pair]
-    masters = [(view.cluster.id, found[1]) for view in pairs if (found := master_of(view)) is not None]
+    masters = [(view, found[1]) for view in pairs if (found := master_of(view)) is not None]
     yield (
         "pair_has_master", "Whether a broker of a classic pair takes messages", ("cluster",),
         {(view.cluster.id,): int(master_of(view) is not None) for view in pairs},
@@ -28,22 +28,30 @@ def gauges(views: Sequence[GroupView]) -> Iterator[Gauge]:
     )  # fmt: skip
     yield (
         "pair_slave_served", "Whether a slave that is connected to its master gets its log", ("cluster", "slave"),
-        {(pair, name): int(one.state == "transfer") for pair, name, one in links(masters)},
+        {
+            (pair.cluster.id, name): int(one.state == "transfer" and not hangs(one, pair))
+            for pair, name, one in links(masters)
+        },
     )  # fmt: skip
     yield (
         "pair_slave_lag_bytes", "What a slave has not acknowledged", ("cluster", "slave"),
-        {(pair, name): one.lag_bytes for pair, name, one in links(masters) if one.lag_bytes is not None},
+        {
+            (pair.cluster.id, name): one.lag_bytes for pair, name, one in links(masters) if one.lag_bytes is not None
+        },
     )  # fmt: skip
     yield (
         "pair_slave_lag_seconds", "For how long a slave has not acknowledged it", ("cluster", "slave"),
-        {(pair, name): one.lag_ms / 1000 for pair, name, one in links(masters) if one.lag_ms is not None},
+        {
+            (pair.cluster.id, name): one.lag_ms / 1000
+            for pair, name, one in links(masters) if one.lag_ms is not None
+        },
     )  # fmt: skip
     yield (
         "pair_sends_waiting", "Sends that wait for slaves", ("cluster",),
-        {(pair,): one.waiting_count for pair, one in masters if one.waiting_count is not None},
+        {(pair.cluster.id,): one.waiting_count for pair, one in masters if one.waiting_count is not None},
     )  # fmt: skip
 
 
-def links(masters: Sequence[tuple[str, HaView]]) -> Iterator[tuple[str, str, HaConnection]]:
+def links(masters: Sequence[tuple[GroupView, HaView]]) -> Iterator[tuple[GroupView, str, HaConnection]]:
     """(pair, slave, its connection)."""
     return ((pair, one.peer_id or one.address, one) for pair, said in masters for one in said.connections or ())

@@ -14,7 +14,7 @@ from app.console import format as fmt
 from app.console.troubles import Trouble
 from app.console.waterline import TICKS, UNITS, ZERO_X, Bar, Lane, Scale, Tick, piece
 from app.health.group_view import GroupView, MemberView, Problem
-from app.health.pairs import SERVED, connection_of, ha_of, master_of, stopped_by, unchecked_of
+from app.health.pairs import SERVED, connection_of, ha_of, hangs, master_of, stopped_by, unchecked_of
 from node.views.ha import HaConnection, HaView, HaWaiting
 
 STANDS: Final = {
@@ -237,7 +237,8 @@ def _row(one: MemberView) -> BrokerRow:
 def connections_of(view: GroupView) -> list[ConnectionRow]:
     master = master_of(view)
     found = master[1].connections or () if master is not None else ()
-    return [_connection(one) for one in sorted(found, key=lambda one: (one.peer_id or one.address, one.address))]
+    ordered = sorted(found, key=lambda one: (one.peer_id or one.address, one.address))
+    return [_connection(one, is_silent=hangs(one, view)) for one in ordered]
 
 
 def stand_of(one: HaConnection) -> str:
@@ -251,13 +252,14 @@ def stand_of(one: HaConnection) -> str:
     return stand
 
 
-def _connection(one: HaConnection) -> ConnectionRow:
-    stand, served = stand_of(one), one.state == "transfer"
+def _connection(one: HaConnection, *, is_silent: bool) -> ConnectionRow:
+    stand, served = stand_of(one), one.state == "transfer" and not is_silent
     return ConnectionRow(
-        one.peer_id or fmt.UNKNOWN, one.address, STATES.get(one.state, one.state),
+        one.peer_id or fmt.UNKNOWN, one.address, "says nothing" if is_silent else STATES.get(one.state, one.state),
         "" if served else "attention-text", stand, fmt.index(one.sent_offset),
         fmt.index(one.acked_offset), fmt.size(one.lag_bytes), fmt.duration_ms(one.lag_ms),
-        rate_of(one.rate_bytes_per_s), fmt.duration_ms(one.last_heard_ms), "" if served else one.reason or "",
+        rate_of(one.rate_bytes_per_s), fmt.duration_ms(one.last_heard_ms),
+        "" if one.state == "transfer" else one.reason or "",
     )  # fmt: skip
 
 

@@ -133,8 +133,9 @@ ADVICE: Final[dict[str, PairAdvice]] = {
     ),
     "ha_stranger": PairAdvice(
         "{node}'s log belongs to another pair: it is no copy of this master's",
-        "{spare}",
-        "see that {node} follows the right master ([ha] peers); to become a copy it needs an empty directory",
+        "where the master began anew on an empty disk, {node} holds what the pair had before, maybe alone",
+        "see that {node} follows the right master ([ha] peers). If it does, and that one lost its disk, stop that one"
+        " and promote {node}; only where {node} holds nothing that is needed, give it an empty directory",
     ),
     "ha_refused": PairAdvice(
         "the master does not serve {node}, for the reason that it gives",

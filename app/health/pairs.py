@@ -21,6 +21,7 @@ BEHIND_MS: Final = 5000
 WAITS_MS: Final = 1000
 FRESH_MS: Final = 1500
 GRACE_S: Final = 2.0  # a connection is made anew within a second
+SILENT_MS: Final = 6000  # a slave reports every 5 s (haSendHeartbeatInterval), and what it gets at once
 CONTROL_ANSWERS: Final = frozenset({"ok", "down"})  # of its broker it may say that it is down
 SERVED: Final = frozenset({"in_step", "behind", "empty"})
 REFUSED: Final = {
@@ -57,6 +58,21 @@ def slaves_of(view: GroupView) -> list[tuple[MemberView, HaView]]:
 def connection_of(master: HaView, slave: str) -> HaConnection | None:
     """The newest that the master has of a slave."""
     return next((one for one in reversed(master.connections or ()) if one.peer_id == slave), None)
+
+
+def hangs(one: HaConnection, view: GroupView) -> bool:
+    """Whether it says nothing any more, to its master or here, and its connection is there still: its process is
+    stopped, or the way is cut. A master drops it after haHousekeepingInterval, and counts it as served so long."""
+    member = view.member(one.peer_id)
+    if one.state != "transfer" or member is None or ha_of(member) is not None:
+        return False
+    is_silent = one.last_heard_ms is None or one.last_heard_ms > SILENT_MS
+    return is_silent or bool(one.lag_bytes and (one.lag_ms is None or one.lag_ms > WAITS_MS))
+
+
+def served_by(view: GroupView, master: HaView) -> list[HaConnection]:
+    """The slaves that get its log."""
+    return [one for one in master.connections or () if one.state == "transfer" and not hangs(one, view)]
 
 
 def unchecked_of(view: GroupView) -> list[str]:
@@ -200,11 +216,15 @@ def unserved_slaves(facts: Facts) -> Iterator[Finding]:
             because = f": {why}" if why else ""
             text = f"{one.id} gets nothing from its master{where} for {{age}}{because}"
             yield Finding("ha_slave_gone", ATTENTION, text, one.id, grace_s=GRACE_S)
+    served = {one.id for one, said in slaves_of(facts.view) if said.following and said.following.state == "transfer"}
     for name, why in refused.items():
         if name not in known:
             yield Finding(
                 "ha_slave_not_served", ATTENTION, f"a slave that is not watched here, {name}, is refused: {why}"
             )
+        elif name in served:
+            text = f"another slave that calls itself {name} is refused: {why}"
+            yield Finding("ha_slave_not_served", ATTENTION, text, grace_s=GRACE_S)
 
 
 def late_slaves(facts: Facts) -> Iterator[Finding]:
@@ -264,8 +284,7 @@ def unproven(facts: Facts) -> list[Doubt]:
             for slave, address in unseen_masters(view)
         ]
         return [*found, *(Doubt(member=None, text=text) for text in unseen or ["no master is known"])]
-    slaves = [one for one in master[1].connections or () if one.state == "transfer"]
-    if not slaves:
+    if not served_by(view, master[1]):
         found.append(Doubt(member=master[0].id, text=f"no slave gets what {master[0].id} has"))
     for one, _said in slaves_of(view):
         if connection_of(master[1], one.id) is None:
@@ -331,12 +350,14 @@ def sentence_of(view: GroupView) -> SentenceView:
     pressing = [one for one in view.problems if one.severity != INFO]
     notices = [one for one in view.problems if one.severity == INFO]
     master = master_of(view)
-    slaves = [one for one in master[1].connections or () if one.state == "transfer"] if master else []
+    slaves = served_by(view, master[1]) if master else []
     takes = without_master(view)
     if master:
         role = f"{master[1].role} in epoch {master[1].epoch}"
         does = f"is {role} and takes no messages" if stopped_by(master[1]) else f"takes messages as {role}"
-        takes = f"{master[0].id} {does}; {len(slaves)} {'slave is' if len(slaves) == 1 else 'slaves are'} served."
+        silent = [one.peer_id or one.address for one in master[1].connections or () if hangs(one, view)]
+        but = f", and {join(silent)} {'says' if len(silent) == 1 else 'say'} nothing" if silent else ""
+        takes = f"{master[0].id} {does}; {len(slaves)} {'slave is' if len(slaves) == 1 else 'slaves are'} served{but}."
     if pressing:
         more = f"{len(pressing) - 1} more problem{'s' if len(pressing) > 2 else ''}." if len(pressing) > 1 else ""
         headline, parts = pressing[0].text, ["" if pressing[0].code == "ha_no_master" else takes, more]

@@ -11,7 +11,7 @@ import json
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,13 +162,22 @@ class ClassicBrokers:
 
     async def promote(self, name: str, *accept: str) -> tuple[int, set[str]]:
         """The epoch that began, 0 where something stopped it, and what was found."""
+        said = await self._promotion(name, accept, is_trial=False)
+        return said["epoch"] or 0, {one["code"] for one in said["findings"] if one["stops"]}
+
+    async def look(self, name: str) -> list[dict[str, Any]]:
+        """What a promotion of it would find."""
+        found: list[dict[str, Any]] = (await self._promotion(name, (), is_trial=True))["findings"]
+        return found
+
+    async def _promotion(self, name: str, accept: Sequence[str], *, is_trial: bool) -> dict[str, Any]:
         asked = {
-            "key": read_key(self.directory / name), "by": "test", "accept": accept, "role": None, "dry_run": False,
+            "key": read_key(self.directory / name), "by": "test", "accept": accept, "role": None, "dry_run": is_trial,
         }  # fmt: skip
         answer = await self.ask(name, PROMOTE, {}, json.dumps(asked).encode(), 30.0)
         assert answer.code == Answer.SUCCESS, answer.remark
-        said = json.loads(bytes(answer.body))
-        return said["epoch"] or 0, {one["code"] for one in said["findings"] if one["stops"]}
+        said: dict[str, Any] = json.loads(bytes(answer.body))
+        return said
 
     async def in_step(self, master: str) -> None:
         """Every other broker that runs has all of it, and says so."""

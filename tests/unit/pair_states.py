@@ -56,6 +56,11 @@ def unknown_slave_refused(pair: FakePair) -> None:
     pair.ha["m"]["problems"].append({"code": "slave_not_served", "about": "s9", "text": "its log is of pair x"})
 
 
+def same_id(pair: FakePair) -> None:
+    why = "a slave with the id s1 is connected from 10.0.0.49:40070"
+    pair.ha["m"]["problems"].append({"code": "slave_not_served", "about": "s1", "text": why})
+
+
 def two_masters(pair: FakePair) -> None:
     pair.ha["s2"] |= {"role": "ASYNC_MASTER", "is_master": True, "epoch": 1, "following": None}
     pair.ha["m"]["connections"].pop(1)

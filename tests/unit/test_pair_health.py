@@ -14,6 +14,7 @@ from app.commands.endings import Exit, Failure
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.message_live import unserved_of
 from app.console.messages_view import MemberBroker, sentence_of
+from app.console.pair_metrics import gauges
 from app.console.pair_view import connections_of, context_of, picture_of, rows_of, waiting_of
 from app.console.settings import Seed
 from app.console.waterline import ZERO_X
@@ -26,7 +27,7 @@ from app.health.recall import Recall
 from node.views.message_answers import Broker
 from tests.unit.console_kit import running
 from tests.unit.fake_brokers import example
-from tests.unit.fake_pair import END, T0, FakePair
+from tests.unit.fake_pair import END, T0, FakePair, connection
 from tests.unit.pair_states import (
     Change,
     ahead,
@@ -43,6 +44,7 @@ from tests.unit.pair_states import (
     no_slave,
     refused,
     rocketmq_slave,
+    same_id,
     sends_wait,
     slave_full,
     slave_gone,
@@ -68,6 +70,7 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
     stranger: ("critical", {("ha_stranger", "s1")}, "s1 holds another pair's log"),
     refused: ("attention", {("ha_refused", "s1")}, "s1 is refused by its master"),
     unknown_slave_refused: ("attention", {("ha_slave_not_served", None)}, "A slave that is not watched here, s9"),
+    same_id: ("attention", {("ha_slave_not_served", None)}, "Another slave that calls itself s1 is refused: a slave"),
     two_masters: ("critical", {("ha_two_masters", "s2")}, "m (epoch 2) and s2 (epoch 1) take messages"),
     fenced: ("attention", {("ha_fenced", "m")}, "m was master before epoch 1048576 began elsewhere"),
     too_few: (
@@ -209,6 +212,24 @@ def test_a_broker_that_hangs_is_not_said_to_have_ended() -> None:
     lanes = {one.id: one for one in picture_of(pair.view()).lanes}
     assert lanes["s2"].sub == "its broker does not answer"
     assert lanes["s2"].trouble is not None and lanes["s2"].trouble.word == "broker silent"
+
+
+@pytest.mark.parametrize("since", [{"last_heard_ms": 9_000}, {"lag_bytes": 512, "lag_ms": 1_500}])
+def test_a_slave_that_hangs_is_not_called_served(since: dict[str, int]) -> None:
+    """SIGSTOP: its connection is there until haHousekeepingInterval is over."""
+    pair = FakePair()
+    here = pair.ha["m"]["connections"]
+    broker_down(pair)
+    pair.ha["m"]["connections"] = [here[0], connection("s2", **since)]
+    view = pair.view()
+    assert view.sentence.rest == ("m takes messages as SYNC_MASTER in epoch 2; 1 slave is served, and s2 says nothing.")
+    assert [(one.slave, one.state, one.reason) for one in connections_of(view)] == [
+        ("s1", "served", ""), ("s2", "says nothing", ""),
+    ]  # fmt: skip
+    served = next(values for name, _about, _labels, values in gauges([view]) if name == "pair_slave_served")
+    assert served == {("pair", "s1"): 1, ("pair", "s2"): 0}
+    pair.link("s2").update(last_heard_ms=12, lag_bytes=0, lag_ms=0)  # only its control plane does not hear it
+    assert "2 slaves are served." in pair.view().sentence.rest
 
 
 def test_in_step_is_said_of_what_is_proven() -> None:

@@ -49,18 +49,21 @@ class CheckedStore(SlaveStore):
 
 
 class Put:
-    """One message, from its put to its answer."""
+    """One message, from its put at `by` to its answer."""
 
-    def __init__(self, begin: int, end: int, crc: int) -> None:
-        self.begin, self.end, self.crc = begin, end, crc
+    def __init__(self, by: Node, begin: int, end: int, body: bytes, crc: int) -> None:
+        self.by, self.begin, self.end, self.body, self.crc = by, begin, end, body, crc
         self.slaves: PutStatus | None = None
 
 
 class Node:
     """See the module's docstring. A process runs while `log` is there."""
 
-    def __init__(self, name: str, rng: random.Random, clock: Callable[[], int], *, is_sync: bool, in_sync: int) -> None:
-        self.name, self.is_sync, self.in_sync = name, is_sync, in_sync
+    def __init__(
+        self, name: str, rng: random.Random, clock: Callable[[], int], role: BrokerRole, *, is_sync: bool, in_sync: int
+    ) -> None:  # fmt: skip
+        """`role`: of a master."""
+        self.name, self.role, self.is_sync, self.in_sync = name, role, is_sync, in_sync
         self._clock = clock
         self.platform = SimulatedPlatform(random.Random(rng.random()), lambda: clock() * 1_000_000, name)
         self.log: LocalCommitLog | None = None
@@ -104,9 +107,7 @@ class Node:
         if is_master:
             pair, end = f"pair-{self.name}", log.max_offset
             self.keep(self.lineage.begun(pair, end, is_promoted=is_promoted, above=above))
-            self.service = HAService(
-                log, self.settings(), BrokerRole.SYNC_MASTER, self.lineage, self.note, self._fenced
-            )  # fmt: skip
+            self.service = HAService(log, self.settings(), self.role, self.lineage, self.note, self._fenced)
         else:
             run = f"{self.name}-{self.starts}"
             store = CheckedStore(log, self.is_sync, disk)
@@ -160,13 +161,30 @@ class Node:
         data = encode_record(record(body, queue_offset=number, store_timestamp_ms=1_795_000_000_000 + self._clock()))
         self.log.make_room(len(data))
         begin = self.log.append([data])[0]
-        put = Put(begin, self.log.max_offset, self.log.last_record.crc)
+        put = Put(self, begin, self.log.max_offset, body, self.log.last_record.crc)
         self.puts.append(put)
 
         def said(status: PutStatus) -> None:
             put.slaves = status
 
         self.service.handle_ha(put.end, self._clock(), said)
+
+    def holds(self, put: Put) -> bool:
+        """On its disk where it flushes before it reports, else as processes see it."""
+        start = put.begin - put.begin % FILE_BYTES
+        data = self._read(ROOT / COMMIT_LOG / file_name(start))
+        return crc32(data[put.begin - start : put.end - start]) == put.crc
+
+    def keeps(self, put: Put) -> bool:
+        """In its log, or among what was cut from that."""
+        folder = cut_path(ROOT, 0, 0).parent
+        return self.holds(put) or any(put.body in self._read(folder / name) for name in self.platform.names(folder))
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            return self.platform.durable_bytes(path) if self.is_sync else self.platform.read_bytes(path)
+        except OSError:
+            return b""
 
     def answered(self) -> list[Put]:
         """Puts that are over now with PUT_OK; others that are over are forgotten."""

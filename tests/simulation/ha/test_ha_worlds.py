@@ -15,6 +15,24 @@ def test_a_world_of_master_and_slaves(seed: int) -> None:
     assert run_seed(seed).violation is None
 
 
+@pytest.mark.parametrize("seed", range(25))
+def test_a_world_of_an_asynchronous_master_and_slaves(seed: int) -> None:
+    """Links are cut under it and it goes on: what is lost with it lies at the broker that answered it."""
+    assert run_seed(seed, overrides={"is_async": True}).violation is None
+
+
+def test_asynchronous_masters_lose_what_they_may() -> None:
+    """Else they would prove nothing."""
+    lost = 0
+    for seed in range(12):
+        world = World(seed, is_async=True)
+        world.run()
+        log = world.master.log
+        assert log is not None
+        lost += sum(log.crc_of(put.begin, put.end) != put.crc for put in world.acknowledged)
+    assert lost > 0
+
+
 @pytest.mark.parametrize("name", [one.name for one in PAIRS])
 def test_a_planted_bug_is_noticed(name: str) -> None:
     """By an invariant, where the planted code was not the right one, and the same world without it is clean."""

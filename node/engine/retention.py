@@ -20,7 +20,7 @@ from node.config_models import RetentionTable
 from node.consensus.replica import Replica
 from node.engine.clock import wall_text
 from node.engine.disk import Disk
-from node.engine.pin_leases import PinLeases
+from node.engine.pin_leases import MACHINE, PinLeases
 from node.store.files.old_log import BEFORE_ENTRY_0
 from node.store.log_store import LogStore
 from node.store.retention import FILES_MAX, Limits, Need, Plan, Survey, plan_by_hand, plan_by_policy
@@ -33,6 +33,7 @@ SNAPSHOT: Final = "the broker's newest snapshot"
 WHY_KEPT: Final = (
     "what it holds of queues whose messages have expired is nowhere else; before there is one, nothing goes"
 )
+WHY_APPLIED_AGAIN: Final = "it applies them again when it starts; a snapshot that is saved now makes them fewer"
 
 
 class Driver(Protocol):
@@ -168,7 +169,8 @@ class Retention:
             plan = plan_by_hand(through_index, survey, self.needs(), self._through_max(forced=forced), forced=forced)
             begin = self._store.begin_index
             if dry_run or not plan.files:
-                done(Trimmed(plan, 0, 0, begin, self._not_even_by_force(through_index) if forced else ""))
+                kept = [need for need in self._not_even_by_force() if need.from_index <= through_index]
+                done(Trimmed(plan, 0, 0, begin, in_words(kept) if forced else ""))
             elif self._round is not None:
                 done(Trimmed(plan, 0, 0, begin, "files are being removed already: ask again when that has ended"))
             else:
@@ -182,21 +184,23 @@ class Retention:
 
     # --- who needs what -------------------------------------------------------------------------------------------
     def needs(self) -> list[Need]:
-        """Members that are not known to hold the log, and pins."""
-        pins = [Need(owner, index, f"has pinned entries from {index} on") for owner, index in self._store.pins.held()]
-        kept = self._kept_for_snapshot()
-        from_index = kept or BEFORE_ENTRY_0  # before there is one, an old commit log stays, too
-        why = f"needs entries from {kept} on ({WHY_KEPT})"
-        snapshot = [] if kept is None else [Need(SNAPSHOT, from_index, why)]
-        return self._driver.replica.held.needs() + pins + snapshot
+        """Members that are not known to hold the log, pins, and what is nowhere else."""
+        pins = [
+            Need(owner, index, f"has pinned entries from {index} on")
+            for owner, index in self._store.pins.held()
+            if owner != MACHINE
+        ]
+        return self._driver.replica.held.needs() + pins + self._not_even_by_force()
 
-    def _not_even_by_force(self, through_index: int) -> str:
-        kept = self._kept_for_snapshot()
-        return (
-            f"{SNAPSHOT} needs entries from {kept} on ({WHY_KEPT})"
-            if kept is not None and kept <= through_index
-            else ""
-        )
+    def _not_even_by_force(self) -> list[Need]:
+        """Without these entries a state would be nowhere any more."""
+        kept, found = self._kept_for_snapshot(), []
+        if kept is not None:  # before there is one, an old commit log stays, too
+            found = [Need(SNAPSHOT, kept or BEFORE_ENTRY_0, f"needs entries from {kept} on ({WHY_KEPT})")]
+        for owner, index in self._store.pins.held():
+            if owner == MACHINE:
+                found.append(Need(owner, index, f"needs entries from {index} on ({WHY_APPLIED_AGAIN})"))
+        return found
 
     def _kept_for_snapshot(self) -> int | None:
         return self._store.kept_for_snapshot(self._driver.replica.committed_index)
@@ -207,8 +211,8 @@ class Retention:
         applied = replica.applied_index if replica.config.applies else own
         # The entry that becomes the first is committed, too: where it lies is settled then (SAFETY S5).
         through = min(own, -1 if applied is None else applied) - 1
-        kept = self._kept_for_snapshot() if forced else None  # past all other needs, but not past that
-        return through if kept is None else min(through, kept - 1 if kept else BEFORE_ENTRY_0 - 1)
+        kept = self._not_even_by_force() if forced else ()
+        return min([through, *(need.from_index - 1 for need in kept)])
 
     # --- one round ------------------------------------------------------------------------------------------------
     def _begin(self, plan: Plan, by: str, ended: Callable[[str], None]) -> Round:

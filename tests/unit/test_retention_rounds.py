@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from node.config_models import RetentionTable
+from node.engine.pin_leases import MACHINE
 from node.engine.retention import BY_POLICY, Retention, Trimmed
 from node.store.retention import DataFile, Need, Plan, Survey
 
@@ -133,6 +134,22 @@ def test_no_force_goes_past_what_the_newest_snapshot_needs(kept_from: int | None
         member.needed.append(Need("voter n2", 0, "is not connected"))
         ended = await member.trim(29, forced=True)
         assert member.gone[-1] == through and ended.begin_index == through + 1
+
+    run(work)
+
+
+def test_no_force_goes_past_what_the_state_machine_applies_again() -> None:
+    """It went past that, too; the next restart had nothing to build the state of."""
+
+    async def work() -> None:
+        member = Member()
+        member.store.pins.held = lambda: [("audit", 0), (MACHINE, 15)]
+        ended = await member.trim(29, forced=True)
+        assert member.gone == [9] and ended.begin_index == 10
+        assert member.noted[-1]["left_behind"] == ["audit (from entry 0 on)"]
+        member.survey_seen = Survey(FILES[1:], 300, 0.0, 3, 1000, 500)
+        ended = await member.trim(29, forced=True)
+        assert member.gone == [9] and "the state machine needs entries from 15 on" in ended.problem
 
     run(work)
 

@@ -111,7 +111,7 @@ def _run(what: What, source: Source | None, directory: Path, say: Say) -> Json:
         notes += more
         made = replace(made, log=log, source=source.described.place)
         if log.lacks_state is not None:
-            notes.append(log.lacks_state)
+            notes.append(f"{log.lacks_state}; read another member, or try again later")
     if what.db is not None:
         name = f"{made.runs:06d}"
         made = replace(made, console_db=console_db.copy_database(what.db, directory, name))
@@ -132,6 +132,7 @@ def described(directory: Path, made: Manifest) -> Json:
         "entries": 0 if log is None else log.end_index - log.begin_index + 1,
         "bytes": 0 if log is None else log.entries_bytes, "pieces": 0 if log is None else len(log.pieces),
         "snapshot_index": None if log is None or log.snapshot is None else log.snapshot.index,
+        "lacks_state": None if log is None else log.lacks_state,
         "console_db": None if database is None else database.name, "verified": None,
     }  # fmt: skip
 

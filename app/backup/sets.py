@@ -32,14 +32,15 @@ def sets_in(root: Path, platform: Platform = OS) -> list[Path]:
 
 
 def is_sound(one: Path, platform: Platform = OS) -> bool:
-    """Whether its manifest can be read and every file is there in full; what is in them, `verify` reads."""
+    """Whether its manifest can be read, every file is there in full, and a group could go on from them; what is in
+    them, `verify` reads."""
     try:
         manifest = read_manifest(one, platform)
         if manifest is not None:
             check_files(one, manifest, platform)
     except StoreError:
         return False
-    return manifest is not None
+    return manifest is not None and (manifest.log is None or manifest.log.lacks_state is None)
 
 
 def newest_in(root: Path, platform: Platform = OS) -> Path:

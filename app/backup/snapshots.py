@@ -1,6 +1,6 @@
 """A state machine's snapshot in a back-up: where the log was trimmed, its state comes from there.
 
-The newest one is taken along that ends within the log of the back-up; one that is there already is not read again.
+The newest sound one is taken along that ends within the log of the back-up; one that is there is not read again.
 Invariant: its data is held against its own checksum, and each file has a SHA-256 in the manifest.
 """
 
@@ -32,13 +32,16 @@ def with_snapshot(
         return log, []
     known = None if held is None else held.snapshot
     fits = [one for one in source.snapshots() if log.before.index <= one.index <= log.end_index]
-    newest = max(fits, key=lambda one: one.index, default=None)
-    if newest is None or (known is not None and known.index >= newest.index):
-        return replace(log, snapshot=known), []
-    try:
-        return replace(log, snapshot=_taken(source, directory, newest.index, newest.files)), []
-    except (SourceError, StoreError) as error:
-        return replace(log, snapshot=known), [f"the snapshot up to entry {newest.index} is not in the back-up: {error}"]
+    notes: list[str] = []
+    for one in sorted(fits, key=lambda saved: saved.index, reverse=True):
+        if known is not None and known.index >= one.index:
+            break
+        try:
+            return replace(log, snapshot=_taken(source, directory, one.index, one.files)), notes
+        except (SourceError, StoreError) as error:
+            OS.remove_tree(directory / f"{SNAPSHOT}{one.index}")
+            notes.append(f"the snapshot up to entry {one.index} is not in the back-up: {error}")
+    return replace(log, snapshot=known), notes
 
 
 def _taken(source: Source, directory: Path, index: int, names: Sequence[tuple[str, int]]) -> SnapshotFiles:

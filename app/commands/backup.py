@@ -147,7 +147,16 @@ class Job:
         """Raises what `carried_out` knows."""
         from app.backup.sets import add_set
 
-        return self._into(self.directory) if self.keep is None else add_set(self.directory, self.keep, self._into)
+        return self._into(self.directory) if self.keep is None else add_set(self.directory, self.keep, self._a_set)
+
+    def _a_set(self, directory: Path) -> Json:
+        """One that nothing can be restored from takes no sound one's place. Raises BackupRefused."""
+        from app.backup.taking import BackupRefused
+
+        result = self._into(directory)
+        if result["lacks_state"] is not None:
+            raise BackupRefused(f"{result['lacks_state']}; this set is not kept, and no other one goes: try again")
+        return result
 
     def _into(self, directory: Path) -> Json:
         from app.backup.run import back_up, verify
@@ -203,11 +212,12 @@ def _over_and_over(job: Job, pause_s: int, as_json: bool) -> int:
 
 
 def _print(result: Json, as_json: bool) -> int:
+    ending = Exit.FINE if result["lacks_state"] is None else Exit.FINDING
     for note in result["notes"]:
         say(f"backup: {note}")
     if as_json:
         show_json(result)
-        return Exit.FINE
+        return ending
     if result["group"] is not None:
         more = "" if result["new_entries"] == result["entries"] else f", {result['new_entries']:,} of them new"
         text = f"entries {result['begin_index']} to {result['end_index']} of group {result['group']}{more}"
@@ -218,7 +228,7 @@ def _print(result: Json, as_json: bool) -> int:
         show("restored and compared: it is whole")
     for name in result.get("removed", []):
         show(f"removed {name}")
-    return Exit.FINE
+    return ending
 
 
 def _test(directory: Path, scratch: Path | None, as_json: bool) -> int:

@@ -358,8 +358,9 @@ def test_a_snapshot_is_taken_along(tmp_path: Path, capsys: pytest.CaptureFixture
     store.remove_prefix(store.end_index - 60)
     begin, end = store.begin_index, store.end_index
     assert begin > 0
-    lacking = command(capsys, "backup", tmp_path / "b", "--data", tmp_path / "a")
+    lacking = command(capsys, "backup", tmp_path / "b", "--data", tmp_path / "a", code=1)
     assert any("cannot be built again" in note for note in lacking["notes"]) and lacking["snapshot_index"] is None
+    assert "cannot be built again" in lacking["lacks_state"]
     restore = ("restore", tmp_path / "b", "--into", tmp_path / "m", "--as", "n1")
     assert "cannot be built again" in command(capsys, *restore, code=1)["error"]
     for index in (begin - 2, begin + 5):
@@ -377,6 +378,47 @@ def test_a_snapshot_is_taken_along(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "--state-machine kv" in new["start"]["n0"]
     flip(next((tmp_path / "b").glob("snapshot-*/*/data")), 3)
     assert "SHA-256" in command(capsys, *restore, code=1)["error"]
+    store.close()
+
+
+def test_a_set_without_its_state_takes_no_sound_ones_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such a run ended with 0, and its sets counted as sound: with `--keep 1` the one that could be restored went."""
+    root, words = tmp_path / "sets", ("--data", tmp_path / "a", "--keep", "1")
+    store = open_store(tmp_path / "a/dledger-n0", kind="kv")
+    add(store, 3, 60)
+    commit_all(store)
+    store.remove_prefix(store.end_index - 60)
+    writer = SnapshotWriter(store.directory)
+    writer.write(b"state")
+    saved = writer.commit(SnapshotMeta(store.begin_index + 5, 3))
+    sound = command(capsys, "backup", root, *words)
+    (saved.path / "data").write_bytes(b"stale")  # its disk rots, and the scrub has not seen it yet
+    refused = command(capsys, "backup", root, *words, code=1)["error"]
+    assert "cannot be built again" in refused and "no other one goes" in refused
+    assert sets.sets_in(root) == [sets.newest_in(root)] == [Path(sound["directory"])]
+    older = root / "20200101T000000Z"  # as an earlier release made them
+    command(capsys, "backup", older, "--data", tmp_path / "a", code=1)
+    older.rename(root / "29990101T000000Z")
+    assert not sets.is_sound(root / "29990101T000000Z") and sets.newest_in(root) == Path(sound["directory"])
+    store.close()
+
+
+def test_where_the_newest_snapshot_is_damaged_the_one_before_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(tmp_path / "a/dledger-n0", kind="kv")
+    add(store, 3, 60)
+    commit_all(store)
+    store.remove_prefix(store.end_index - 60)
+    begin = store.begin_index
+    for index in (begin + 5, begin + 9):
+        writer = SnapshotWriter(store.directory)
+        writer.write(b"state of %d" % index)
+        saved = writer.commit(SnapshotMeta(index, 3))
+    flip(saved.path / "data", 3)
+    made = command(capsys, "backup", tmp_path / "b", "--data", tmp_path / "a", "--verify")
+    assert made["snapshot_index"] == begin + 5 and made["verified"] and made["lacks_state"] is None
+    assert any(f"up to entry {begin + 9} is not in the back-up" in note for note in made["notes"])
     store.close()
 
 

@@ -35,6 +35,7 @@ FAMILIES: Final[dict[str, tuple[str, ...]]] = {
     "scrub": ("scrub",),
     "restart": ("restart",),
     "trim": ("trim",),
+    "pins": ("pins",),
     "append": ("ledger",),
     "members": ("members",),
     "get": ("entries",),

@@ -13,7 +13,7 @@ from typing import Final
 from app.commands.tls_options import TlsFlags
 
 MEMBERS_TOO: Final = frozenset({"status", "members", "broker", "topic", "consumer", "transfer", "get", "append", "kv"})
-CONTROL_PLANES: Final = frozenset({"scrub", "restart", "trim", "ha", "audit"})  # these show members no certificate
+CONTROL_PLANES: Final = frozenset({"scrub", "restart", "trim", "pins", "ha", "audit"})  # members see no certificate
 OF_THE_GROUP: Final = ("quorumscope status", "quorumscope members ")
 TOKEN: Final = "$QUORUMSCOPE_TOKEN"
 

@@ -89,7 +89,7 @@ def control_answer(
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except (httpx2.HTTPError, TimeoutError) as error:
         raise unheard(base, error, changes=method != "GET" and not (body or {}).get("dry_run")) from error
-    content = None
+    content: Any = {} if status == 204 else None
     with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(raw)
     if not isinstance(content, dict):

@@ -56,9 +56,17 @@ def test_what_was_removed_is_gone_for_everybody_and_everybody_says_where_the_log
     begin = done["outcome"]["begin_index"]
     assert done["state"] == "done" and 0 < begin <= 40
     assert [need["owner"] for need in done["outcome"]["kept_by"]] == ["reader-1"]
-    assert group.client.delete(f"{group.urls['n0']}/api/v1/pins/reader-1").status_code == 204
-
     url = group.urls["n0"]
+    assert run(["pins", "list", "--node", url]) == 0
+    assert "n0: reader-1 keeps entries from 40 on, for " in capsys.readouterr().out
+    assert run(["pins", "release", "reader-2", "--node", url]) == 1
+    assert "n0 has no pin of 'reader-2' (it has: reader-1)" in capsys.readouterr().err
+    assert run(["pins", "release", "reader-1", "--node", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["released"]["from_index"] == 40
+    assert run(["pins", "list", "--node", url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"node": "n0", "items": []}
+    assert group.client.delete(f"{url}/api/v1/pins/reader-1").status_code == 204, "one without a pin is fine"
+
     for path in (
         f"/api/v1/entries/{begin - 1}", "/api/v1/entries?from=0", "/api/v1/entries?from=0&consistency=linearizable",
         "/api/v1/digests?from=0", f"/api/v1/digests?from={begin - 1}&to={last}", "/api/v1/digests?to=0",

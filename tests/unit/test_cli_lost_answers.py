@@ -86,6 +86,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["topic", "delete", "news", "--yes"], "DELETE topics/news"),
         (["restart"], "POST restart"),
         (["trim", "--through", "9"], "POST trim"),
+        (["pins", "release", "reader"], "DELETE pins/reader"),
         (["ha", "promote", "--yes"], "POST ha/promote"),
     ],
 )
@@ -97,6 +98,7 @@ def test_a_change_whose_answer_is_lost_is_unknown(
         ("GET", "topics/news"): {"topic": "news", "messages": 3},
         ("GET", "ha"): {},
         ("POST", "ha/promote dry"): findings,
+        ("GET", "pins"): {"items": [{"owner": "reader", "from_index": 4, "expires_in_s": 60}]},
     }
     with serving(answers) as plane:
         node = FakeGroup(1).nodes["n0"]

@@ -1,4 +1,4 @@
-"""`quorumscope trim`: what it asks of a control plane, what it prints, and its exit codes."""
+"""`quorumscope trim` and `pins`: what they ask of a control plane, what they print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.command_line import run
-from app.commands import scrub, trim
+from app.commands import pins, scrub, trim
 
 NEED = {"owner": "voter n2", "from_index": 40, "why": "is not connected; it is known to hold entries up to 39"}
 
@@ -26,11 +26,12 @@ class Plane:
 @pytest.fixture
 def plane(monkeypatch: pytest.MonkeyPatch) -> Plane:
     made = Plane()
-    for module in (trim, scrub):
+    for module in (trim, scrub, pins):
         monkeypatch.setattr(module, "control_call", made.call)
     monkeypatch.setattr(scrub, "LOOK_EVERY_S", 0.0)
     state = type("State", (), {"self_id": "n1"})()
-    monkeypatch.setattr(trim, "control_state", lambda *_: state)
+    for module in (trim, pins):
+        monkeypatch.setattr(module, "control_state", lambda *_: state)
     return made
 
 
@@ -70,3 +71,33 @@ def test_what_could_not_go_is_a_finding_also_as_json(plane: Plane, capsys: pytes
         assert run(["trim", "--node", "http://127.0.0.1:8431", "--through", "49", "--json"]) == 1
         assert '"begin_index": 0' in capsys.readouterr().out
     assert run(["trim", "--node", "http://127.0.0.1:8431"]) == 64
+
+
+PINS = [
+    {"owner": "the state machine", "from_index": 3, "expires_in_s": None},
+    {"owner": "backup-1f", "from_index": 7, "expires_in_s": 840},
+]
+
+
+def test_pins_are_listed_with_their_end(plane: Plane, capsys: pytest.CaptureFixture[str]) -> None:
+    plane.answers = [{"items": PINS}, {"items": []}]
+    assert run(["pins", "list", "--node", "http://127.0.0.1:8431"]) == 0
+    assert run(["pins", "list", "--node", "http://127.0.0.1:8431"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "n1: the state machine keeps entries from 3 on, for as long as it needs them",
+        "n1: backup-1f keeps entries from 7 on, for 840 s more, unless it is renewed",
+        "n1: nobody has pinned entries",
+    ]
+
+
+def test_the_pin_of_an_owner_that_is_gone_is_released_and_a_members_own_is_not(
+    plane: Plane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plane.answers = [{"items": PINS}, {}]
+    assert run(["pins", "release", "backup-1f", "--node", "http://127.0.0.1:8431"]) == 0
+    assert plane.asked[-1] == ("DELETE", "pins/backup-1f", None)
+    assert "keeps nothing for backup-1f any more" in capsys.readouterr().out
+    for owner, said in (("the state machine", "pins that for itself"), ("x", "no pin of 'x'")):
+        plane.answers = [{"items": PINS}]
+        assert run(["pins", "release", owner, "--node", "http://127.0.0.1:8431"]) == 1
+        assert said in capsys.readouterr().err

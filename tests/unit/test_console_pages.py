@@ -101,7 +101,11 @@ def test_the_page_of_a_log_that_lost_its_front_begins_where_the_log_does(tmp_pat
         assert "This log begins at 980; 5 was removed." in gone
         assert "?from=980" in gone, "where to go on from"
         node_page = (await ann.get(f"{GROUP}/nodes/n1")).text
-        for said in ("2 data files were removed", "voter n2, from entry 990 on: it is not connected", "audit-7"):
+        for said in (
+            "2 data files were removed",
+            "voter n2, from entry 990 on: it is not connected",
+            "audit-7, from entry 985 on, for 1 min",
+        ):
             assert said in node_page, said
 
     over(tmp_path, work)

@@ -35,6 +35,7 @@ from node.config_models import (
 from node.config_table import is_loopback
 from node.control_tokens import TokensError, read_tokens
 from node.ha_table import HaTable, ha_trouble
+from node.own_addresses import addresses_trouble
 from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
 from node.tls_files import tls_trouble
 
@@ -168,13 +169,10 @@ class Settings(BaseModel):
         return self._check_control()
 
     def _check_control(self) -> Settings:
-        control_host = split_address(self.control.address)[0]
-        no_token = self.control_token_file is None and self.control.tokens_file is None
-        if not is_loopback(control_host) and (no_token or self.control.tls_cert_file is None):
-            raise ConfigError(
-                f"[control] address {self.control.address} is beyond loopback: it needs token_file, tls_cert_file"
-                " and tls_key_file; tokens_file will do for the first"
-            )
+        key = "[ha] address" if self.ha.is_classic else f"[peers] {self.node.id}"
+        token = self.control_token_file or self.control.tokens_file
+        if wrong := addresses_trouble(key, self.self_address, self.control, self.broker, token):
+            raise ConfigError(wrong)
         return self
 
     def check_node(self) -> Settings:

@@ -27,12 +27,12 @@ from node.config import Settings, split_address
 from node.message_store.new_message import PutLimits
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
+from node.own_addresses import VIP_BELOW
 from node.rocketmq.codes import Request
 from node.rocketmq.connection import ClientConnection
 from node.rocketmq.dispatch import Dispatcher, Handler
 from node.rocketmq.server import RemotingServer
 
-VIP_BELOW: Final = 2  # the VIP port lies so far below the main one
 LOOK_EVERY_S: Final = 1.0
 SAVE_EVERY_S: Final = 5.0
 ROUTES: Final = frozenset({Request.GET_ROUTEINFO_BY_TOPIC, Request.GET_BROKER_CLUSTER_INFO})  # they name the master

@@ -163,6 +163,13 @@ def test_lists_are_written_with_commas_outside_files() -> None:
         ([*BEYOND, "--set", "node.secret=maybe"], "'required' or 'optional'"),
         (["--peers", PEERS, "--id", "n0", "--group-token", "short"], "is no group token"),
         (["--peers", PEERS, "--id", "n0", "--control", "0.0.0.0:8431"], "needs token_file, tls_cert_file"),
+        (["--peers", PEERS, "--id", "n0", "--control", "127.0.0.1:20911"], "both mean port 20911 of 127.0.0.1: give"),
+        (["--peers", PEERS, "--id", "n0", "--control", "localhost:20911"], "[peers] n0 and [control] address both"),
+        (["--peers", PEERS, "--id", "n0", "--broker", "127.0.0.1:8431"], "[control] address and [broker] address both"),
+        (
+            ["--peers", PEERS, "--id", "n0", "--broker", "0.0.0.0:20913", "--set", "broker.vip=true"],
+            "[broker] vip both",
+        ),
         (["--peers", PEERS, "--id", "n0", "--set", "node.token_file=/nope"], "there is no such file"),
         (["--peers", PEERS, "--id", "n0", "--set", "node.tls_cert_file=/nope"], "together"),
     ],

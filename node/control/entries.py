@@ -346,5 +346,9 @@ async def refused(parts: Parts, answer: AppendAnswer) -> Problem:
         known = {"retry_after_ms": answer.retry_after_ms} if answer.retry_after_ms else {}
         headers = {"retry-after": str(after_s)}
         return Problem(503, "Not now", text, headers=headers, code=int(code), outcome=outcome, **known)
-    status = 409 if code is ResponseCode.INCONSISTENT_INDEX else 422
-    return Problem(status, "Refused", text, code=int(code), outcome=outcome)
+    if code is not ResponseCode.INCONSISTENT_INDEX:
+        return Problem(422, "Refused", text, code=int(code), outcome=outcome)
+    # The text has the end of that moment; this one is of right behind it, and may have moved on (SAFETY C3).
+    state = await parts.snapshots.get(StateView)
+    end_index = state.marks.end_index if state.engine == "ok" else None
+    return Problem(409, "Refused", text, code=int(code), outcome=outcome, end_index=end_index)

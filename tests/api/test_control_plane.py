@@ -126,6 +126,7 @@ def test_expected_index_guards_an_append(group: Group, leader: str) -> None:
     end = append(group, leader, "x")["last_index"]
     stale = group.post(leader, "/api/v1/entries", json={"entries": ["y"], "expected_index": end})
     assert stale.status_code == 409 and stale.json()["code"] == 408 and stale.json()["outcome"] == "not_appended"
+    assert stale.json()["end_index"] >= end, "where to look for what an append of unknown outcome became"
     exact = group.post(leader, "/api/v1/entries", json={"entries": ["y"], "expected_index": end + 1})
     assert exact.json()["first_index"] == end + 1
 

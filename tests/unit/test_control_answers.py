@@ -91,7 +91,7 @@ def refusal(code: ResponseCode, appended: AppendedByte = NOT_APPENDED, first: in
             {"outcome": "not_appended", "retry_after_ms": 1001}, "2",
         ),
         (refusal(ResponseCode.LEADER_NOT_READY), 503, {"outcome": "not_appended", "retry_after_ms": None}, "1"),
-        (refusal(ResponseCode.INCONSISTENT_INDEX), 409, {"outcome": "not_appended"}, None),
+        (refusal(ResponseCode.INCONSISTENT_INDEX), 409, {"outcome": "not_appended", "end_index": 7}, None),
         (refusal(ResponseCode.UNEXPECTED_ARGUMENT), 422, {"outcome": "not_appended"}, None),
         (
             refusal(ResponseCode.WAIT_QUORUM_ACK_TIMEOUT, UNKNOWN, 0), 504,
@@ -109,7 +109,7 @@ def test_an_append_that_is_refused_or_unknown(
     """The leader that the answer names counts, and not the one of a state that is older."""
 
     async def work(plane: Plane, client: httpx2.AsyncClient) -> None:
-        plane.state, plane.appended = {"role": "FOLLOWER", "leader_id": "n1"}, answer
+        plane.state, plane.appended = {"role": "FOLLOWER", "leader_id": "n1", "log": {"end_index": 7}}, answer
         got = await client.post("/api/v1/entries", json={"entries": ["x"]})
         assert got.status_code == status, got.text
         assert {name: got.json().get(name) for name in says} == says

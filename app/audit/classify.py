@@ -1,6 +1,7 @@
 """The audit's classifier: facts become findings, each with its class, severity and sentence. Pure.
 
-Invariants: a class has the one severity of the table (`position_mismatch` alone is milder on a Java replica); what is
+Invariants: a class has the one severity of the table (`position_mismatch` is milder on a Java replica, `state_mismatch`
+where the state machine is one's own); what is
 above the committed index is innocent only while the committed index is *known* for every replica involved; with two
 replicas that disagree nobody is blamed.
 """
@@ -23,6 +24,7 @@ SEVERITIES: Final[dict[str, str]] = {
     "record_invalid": "critical",
     "index_record_mismatch": "critical",
     "truncated_committed": "critical",
+    "state_mismatch": "critical",
     "position_mismatch": "warning",
     "uncommitted_divergence": "info",
     "lagging": "info",
@@ -101,8 +103,12 @@ def classify(facts: Iterable[Fact], fence: Fence) -> tuple[list[Finding], list[U
     findings.extend(_from_histories(joined, fence))
     findings.extend(_from_extent(fence, {r for f in findings if f.cls == "fork" for r in f.replicas}))
     findings.extend(_from_archives(fence))
-    findings.sort(key=lambda f: (SEVERITY_ORDER.index(f.severity), f.from_index, f.cls, f.replicas))
-    return findings, unaudited
+    return worst_first(findings), unaudited
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst first, and then by index."""
+    return sorted(findings, key=lambda f: (SEVERITY_ORDER.index(f.severity), f.from_index, f.cls, f.replicas))
 
 
 def _good_text(fact: Fact) -> str:

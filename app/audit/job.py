@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from app.audit.archives import find_committed
 from app.audit.chain import ChainResult, compare_chains, merge_ranges
-from app.audit.classify import Unaudited, classify
+from app.audit.classify import Unaudited, classify, worst_first
 from app.audit.fence import Fence
 from app.audit.fencing import FenceError, fix_fence, holders_specs, open_holders, utc_text
 from app.audit.java import NoJava
@@ -38,6 +38,7 @@ from app.audit.result import DEPTHS, build_result
 from app.audit.session import LOCAL, is_local, start_session
 from app.audit.sizes import estimate_bytes
 from app.audit.spark import NoSpark, await_spark
+from app.audit.states import about_states, compare_states, saved_states
 from app.audit.tasks import (
     BLOCK_ENTRIES,
     FACTS_PER_BLOCK_MAX,
@@ -315,9 +316,11 @@ class Job:
         self, fence: Fence, facts: list[Fact], rows: int, dropped: int, unaudited: list[Unaudited], twice: bool | None
     ) -> dict[str, Any]:
         findings, unread = classify(facts, fence)
+        states = saved_states(self.spec.replicas, fence)
+        findings = worst_first([*findings, *compare_states(states, fence)])
         return build_result(
             fence=fence, depth=self.spec.depth, findings=findings, unaudited=[*unaudited, *unread], rows=rows,
-            seconds=self.progress.elapsed_s, dropped=dropped, twice=twice,
+            seconds=self.progress.elapsed_s, dropped=dropped, twice=twice, about_states=about_states(states, fence),
         )  # fmt: skip
 
 

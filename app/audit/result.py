@@ -70,6 +70,7 @@ def build_result(
     seconds: float,
     dropped: int = 0,
     twice: bool | None = None,
+    about_states: str = "",
 ) -> dict[str, Any]:
     """The JSON that `audit --json` prints and the console keeps; field names are relied on by others."""
     everything = [*unread_replicas(fence), *unaudited]
@@ -80,7 +81,7 @@ def build_result(
     return {
         "verdict": verdict,
         "depth": depth,
-        "proves": proves(depth, fence),
+        "proves": proves(depth, fence) + about_states,
         "fence": fence.as_json(),
         "replicas": [r.summary() for r in fence.replicas],
         "first_divergence": min((f.from_index for f in critical), default=None),

@@ -44,7 +44,7 @@ def snapshot_json(one: Snapshot, reader: StoreReader) -> Json:
             files.append({"name": name, "size_bytes": reader.platform.path_size(one.path / name)})
     return {
         "index": one.meta.index, "term": one.meta.term, "chain_crc": one.meta.chain,
-        "is_sealed": one.is_sealed, "files": files,
+        "data_bytes": one.meta.data_bytes, "data_crc": one.meta.data_crc, "is_sealed": one.is_sealed, "files": files,
     }  # fmt: skip
 
 

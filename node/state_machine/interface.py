@@ -80,7 +80,10 @@ class StateMachine(ABC):
 
     @abstractmethod
     def save(self, write: Write) -> None:
-        """Hands the whole state to `write`, piece by piece. Called in a copy of the process: nothing waits for it."""
+        """Hands the whole state to `write`, piece by piece. Called in a copy of the process: nothing waits for it.
+
+        Equal states as equal bytes, or an audit takes them for different ones (`app/audit/states.py`).
+        """
 
     def save_in_steps(self) -> Iterator[bytes] | None:
         """A save of the state as it is now, whose pieces are made one by one between commands; None: there is no such.

@@ -168,11 +168,13 @@ class SnapshotFile(BaseModel):
 
 
 class SnapshotItem(BaseModel):
-    """A state machine's state as of entry `index`; sealed: a checksum of its data is kept."""
+    """A state machine's state as of entry `index`; sealed: a checksum of its data is kept (CRC-32)."""
 
     index: int
     term: int
     chain_crc: int | None
+    data_bytes: int
+    data_crc: int | None
     is_sealed: bool
     files: list[SnapshotFile]
 

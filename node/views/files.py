@@ -66,6 +66,10 @@ class SnapshotItemView(View):
     """A state machine's state as of entry `index`."""
 
     index: Whole
+    term: Whole | None = None
+    chain_crc: Whole | None = None
+    data_bytes: Whole | None = None
+    data_crc: Whole | None = None
     is_sealed: Flag | None = None
     files: Annotated[tuple[SnapshotFileView, ...], Bounded]
 

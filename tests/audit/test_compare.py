@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from app.audit.blocks import Party, compare_block, digest_block
 from app.audit.classify import Finding, classify, single_copy_ranges
 from app.audit.fence import Fence, Truncated, coverage
-from app.audit.replicas import DirectorySegments
+from app.audit.replicas import DirectorySegments, ReplicaSpec
+from app.audit.states import Saved, State, about_states, compare_states, saved_states
+from node.snapshots.directory import SnapshotMeta, SnapshotWriter
+from node.store.files.identity import Identity, write_identity
 from tests.audit.builder import NOOP, Store, Written, entries, fence_of
 
 
@@ -317,3 +321,55 @@ def test_the_java_vectors_are_consistent_with_each_other(vectors: Path) -> None:
         fences.append(store.fence(name))
     found = audit(fence_of(*fences))
     assert {f.severity for f in found} <= {"info"}, found
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+SAME, OTHER = Saved(90, 1, 7, 100, 0xAB), Saved(90, 1, 7, 100, 0xCD)
+
+
+def states(**saved: Saved) -> list[State]:
+    return [State(name, "accounts", (one,)) for name, one in saved.items()]
+
+
+def test_states_behind_one_entry_that_differ_are_found(tmp_path: Path) -> None:
+    """The logs are equal: a state machine that is not deterministic was seen by nothing."""
+    fence = fence3(three(tmp_path, 100), 99)
+    (found,) = compare_states(states(n0=SAME, n1=OTHER, n2=SAME), fence)
+    assert (found.cls, found.severity, found.replicas) == ("state_mismatch", "warning", ("n0", "n1", "n2"))
+    assert (found.from_index, found.to_index) == (90, 90)
+    assert "n0 and n2 (100 bytes, CRC 000000ab) against n1 (100 bytes, CRC 000000cd)" in found.detail
+    assert "or saves equal states as different bytes" in found.detail
+    (shipped,) = compare_states([State("n0", "kv", (SAME,)), State("n1", "kv", (OTHER,))], fence)
+    assert shipped.severity == "critical" and "or saves" not in shipped.detail
+
+
+def test_only_states_behind_the_same_entry_are_compared(tmp_path: Path) -> None:
+    stores = three(tmp_path, 100)
+    fence = fence3(stores, 99)
+    equal = states(n0=SAME, n1=SAME)
+    assert compare_states(equal, fence) == []
+    assert about_states(equal, fence) == " Saved states were compared by their checksums behind entry 90."
+    for other in (replace(OTHER, index=91), replace(OTHER, term=2), replace(OTHER, chain=8)):
+        apart = states(n0=SAME, n1=other)
+        assert compare_states(apart, fence) == []
+        assert "no two replicas have a snapshot behind the same entry" in about_states(apart, fence)
+    within = fence_of(*(one.fence(f"n{i}", 99) for i, one in enumerate(stores)), asked_from=0, asked_to=89)
+    assert compare_states(states(n0=SAME, n1=OTHER), within) == []
+    assert about_states([State("n0", "plain", ()), State("n1", "plain", ())], fence) == ""
+
+
+def test_states_are_read_from_directories_and_what_cannot_be_is_none(tmp_path: Path) -> None:
+    stores = three(tmp_path, 100)
+    fence = fence3(stores, 99)
+    specs = [ReplicaSpec("directory", str(one.root)) for one in stores]
+    assert [one.saved for one in saved_states(specs, fence)] == [(), (), ()], "a log alone"
+    for number, one in enumerate(stores):
+        made = Identity.fresh("g", f"n{number}", one.file_bytes, one.index_file_bytes, kind="accounts")
+        write_identity(one.root, made)
+        writer = SnapshotWriter(one.root)
+        writer.write(b"state 1" if number == 1 else b"state 0")
+        writer.commit(SnapshotMeta(90, 1, 7, 4096))
+    (stores[2].root / "snapshot" / "snapshot_90" / "snapshot_meta").write_text("{")
+    found = saved_states(specs, fence)
+    assert [[one.index for one in state.saved] for state in found] == [[90], [90], []]
+    assert [one.cls for one in compare_states(found, fence)] == ["state_mismatch"]

@@ -119,5 +119,5 @@ def test_there_are_mutants_for_every_rule_with_a_classic_wrong_version() -> None
         "R8",
     ):
         assert rule in rules
-    for rule in ("S1", "S2", "S3", "S4", "S6", "S8", "C1", "C2", "C3", "C4"):
+    for rule in ("S1", "S2", "S3", "S4", "S6", "S8", "C1", "C2", "C3", "C4", *(f"M{number}" for number in range(1, 8))):
         assert rule in rules

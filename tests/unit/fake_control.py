@@ -218,7 +218,8 @@ class FakeGroup(httpx2.AsyncBaseTransport):
             return 200, {"as_of": rfc3339(utc_now()), "etag": '"boot-0"', "items": files, "next": None}
         if what == "snapshots" and request.method == "GET":
             files = [{"name": "data", "size_bytes": 4096}, {"name": "quorumscope-meta", "size_bytes": 120}]
-            saved = {"index": 900, "term": self.term, "chain_crc": 7, "is_sealed": True, "files": files}
+            saved = {"index": 900, "term": self.term, "chain_crc": 7, "data_bytes": 4096, "data_crc": 9}
+            saved |= {"is_sealed": True, "files": files}
             return 200, {"as_of": rfc3339(utc_now()), "items": [saved], "next": None}
         if what == "digests":
             block = {"from_index": 0, "to_index": node.end, "count": node.end + 1, "digest": "0" * 64,

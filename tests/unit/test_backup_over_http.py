@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def test_a_run_over_a_control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         writer.commit(SnapshotMeta(3, 1))
         listed = (await http.get("/snapshots")).json()["items"]
         assert [(one["index"], one["is_sealed"], len(one["files"])) for one in listed] == [(3, True, 3)]
+        assert (listed[0]["data_bytes"], listed[0]["data_crc"]) == (10, zlib.crc32(b"state of 3"))
         part = await http.get("/snapshots/3/data", headers={"range": "bytes=6-"})
         assert (part.status_code, part.content, part.headers["content-range"]) == (206, b"of 3", "bytes 6-9/10")
         assert (await http.get("/snapshots/3/data")).content == b"state of 3"

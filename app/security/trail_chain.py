@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import rfc3339, utc_now
@@ -96,6 +96,16 @@ async def trim(db: AsyncSession, before: datetime) -> int:
     return count
 
 
+async def one_moment(db: AsyncSession) -> None:
+    """What is read from now on, to the end of this transaction, is as it was at one moment, whoever writes meanwhile.
+
+    First of all in it. Each statement saw the newest rows otherwise, and a row that a console ended in between, or that
+    came after its chain had been read, was one that somebody had changed.
+    """
+    postgresql = db.get_bind().dialect.name == "postgresql"
+    await db.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ" if postgresql else "BEGIN"))
+
+
 async def entries(db: AsyncSession) -> AsyncGenerator[Sequence[TrailLink], None]:
     """All of them, in order, a bounded number at a time."""
     after = 0
@@ -110,7 +120,9 @@ async def entries(db: AsyncSession) -> AsyncGenerator[Sequence[TrailLink], None]
 
 
 async def verify(db: AsyncSession, head: str | None = None) -> Verified:
-    """Every entry and every row. `head`: a hash that was noted elsewhere and must be in the chain."""
+    """Every entry and every row, as they are at one moment. `head`: a hash that was noted elsewhere and must be in the
+    chain."""
+    await one_moment(db)
     done = Verified(head_found=None if head is None else False)
     cuts = await cuts_of(db)
     previous: TrailLink | None = None

@@ -7,6 +7,8 @@ import json
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 import time
 from contextlib import closing
 from datetime import timedelta
@@ -17,9 +19,10 @@ from sqlalchemy import func, select, text
 
 from app.command_line import run as quorumscope
 from app.db.base import utc_now
+from app.db.engine import open_engine, open_sessions
 from app.db.models import TrailLink, TrailRow
 from app.security import links, trail, trail_chain
-from tests.databases import database_url, opened
+from tests.databases import database_url, opened, prepared_url
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.test_login_limits import login
 
@@ -227,3 +230,51 @@ def test_writers_of_one_process_take_turns(tmp_path: Path) -> None:
             assert done.problems == [] and done.rows == 100, f"after {time.monotonic() - began:.1f} s"
 
     run(work())
+
+
+WRITERS, ROWS = 3, 40
+WRITER = """
+import asyncio, sys
+from app.db.engine import open_engine, open_sessions, until_taken
+from app.security import trail
+
+async def work():
+    engine = open_engine(sys.argv[1])
+    sessions = open_sessions(engine)
+    for n in range(int(sys.argv[3])):
+        row = trail.row_of(None, action=f"{sys.argv[2]} {n}")
+        await until_taken(lambda: trail.note(sessions, row, 200, {"n": n}), "a row")
+    await engine.dispose()
+
+asyncio.run(work())
+"""
+
+
+@pytest.mark.process
+def test_a_chain_that_several_processes_write_is_whole_also_to_who_looks_meanwhile(tmp_path: Path) -> None:
+    """`trail verify` beside a busy console called rows changed that had just ended: each statement saw newer ones."""
+    url = prepared_url(tmp_path / "console.db")
+    command, root = [sys.executable, "-c", WRITER, url], Path(__file__).parents[2]
+    writers = [subprocess.Popen([*command, f"writer {number}", str(ROWS)], cwd=root) for number in range(WRITERS)]
+
+    async def look() -> tuple[int, trail_chain.Verified]:
+        engine = open_engine(url)
+        looks = 0
+        while True:
+            last = all(one.poll() is not None for one in writers)
+            async with open_sessions(engine)() as db:
+                done = await trail_chain.verify(db)
+            assert done.problems == [], f"look {looks}"
+            looks += 1
+            if last:
+                await engine.dispose()
+                return looks, done
+
+    try:
+        looks, done = asyncio.run(look())
+    finally:
+        for one in writers:
+            one.kill()
+            one.wait()
+    assert [one.returncode for one in writers] == [0] * WRITERS
+    assert (done.rows, done.entries, done.rows_without_end) == (WRITERS * ROWS, 2 * WRITERS * ROWS, 0), looks

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from app.security.gate import wants_page
-from app.security.policy import SAFE_METHODS
+from app.security.policy import SAFE_METHODS, find
 from node.http_methods import allowed
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,8 @@ def cluster_of(scope: Scope) -> Any:
 def unexpected(scope: Scope, error: Exception) -> Response:
     """The answer to an exception that no handler took: never bare, and found again in the log by its reference."""
     reference = secrets.token_hex(REFERENCE_BYTES)
-    log.error("%s %s failed, reference %s", scope["method"], scope["path"], reference, exc_info=error)
+    path = find(scope["method"], scope["path"]).secret_path or scope["path"]  # a link that failed opens the console yet
+    log.error("%s %s failed, reference %s", scope["method"], path, reference, exc_info=error)
     changed = "" if scope["method"] in SAFE_METHODS else " Whether it was done is unknown: look before you repeat it."
     if isinstance(error, SQLAlchemyError):
         status, title = 503, "The console's database does not answer"

@@ -15,6 +15,7 @@ import typer
 
 from node.config import Settings
 from node.tls_files import tls_trouble
+from node.transport.tls import client_context
 
 CaOption = Annotated[
     Path | None, typer.Option("--ca", metavar="FILE", help="The CA of members and control planes (PEM).")
@@ -55,12 +56,9 @@ class TlsFlags:
     def for_members(self) -> ssl.SSLContext | None:
         """None: they are spoken to without TLS. Raises TlsFilesError."""
         self.check()
-        if self.cert is None or self.key is None:
+        if self.cert is None or self.key is None or self.ca is None:
             return None
-        context = ssl.create_default_context(cafile=str(self.ca))
-        context.load_cert_chain(str(self.cert), str(self.key))
-        context.check_hostname = False  # a member is known by its certificate's name, which is its id
-        return context
+        return client_context(self.cert, self.key, self.ca)
 
     def for_control_planes(self) -> ssl.SSLContext | None:
         """None: the authorities that this machine knows. Raises TlsFilesError."""

@@ -27,6 +27,7 @@ from app.health.facts import CERTIFICATE_SOON
 from app.why_unreached import is_refused, why_unreached
 from node.background import Background, reason_of
 from node.certificates import not_after
+from node.measured_tls import client_context
 from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
@@ -100,7 +101,7 @@ class Nodes:
         trouble = tls_trouble(None, None, self._ca_file)
         if trouble is not None:
             raise ValueError(trouble)
-        return None if self._ca_file is None else ssl.create_default_context(cafile=str(self._ca_file))
+        return None if self._ca_file is None else client_context(self._ca_file)
 
     def use_authorities(self, authorities: ssl.SSLContext | None) -> None:
         """For connections from now on; what is under way ends as it began."""
@@ -115,6 +116,8 @@ class Nodes:
             await older.aclose()
 
     def client_with(self, authorities: ssl.SSLContext | None) -> httpx2.AsyncClient:
+        if authorities is None and self._transport is None:
+            authorities = client_context()
         return httpx2.AsyncClient(
             headers={"accept": "application/json", "accept-encoding": "identity"},
             timeout=httpx2.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),

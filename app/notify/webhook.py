@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from node.measured_tls import client_context
+
 ATTEMPT_S: Final = 10.0
 CONNECT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 4096
@@ -87,7 +89,7 @@ async def post(url: str, key: str, payload: dict[str, Any], *, attempt_s: float 
 @functools.cache
 def authorities() -> ssl.SSLContext:
     """The system's, or those of SSL_CERT_FILE."""
-    return ssl.create_default_context()
+    return client_context()
 
 
 def client() -> httpx2.AsyncClient:

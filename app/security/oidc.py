@@ -34,6 +34,7 @@ from app.console.settings import is_safe
 from app.security.bounded_transport import Bounded, ProviderError
 from node.config import read_token
 from node.config_models import OidcTable
+from node.measured_tls import client_context
 from node.tls_files import tls_trouble
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Provider:
         trouble = tls_trouble(None, None, file)
         if trouble is not None:
             raise ValueError(trouble)
-        return None if file is None else ssl.create_default_context(cafile=str(file))
+        return None if file is None else client_context(file)
 
     def use_authorities(self, authorities: ssl.SSLContext | None) -> None:
         """For connections from now on."""
@@ -108,7 +109,7 @@ class Provider:
     def _network(authorities: ssl.SSLContext | None) -> httpx2.AsyncBaseTransport:
         # No connection is kept: they are few, and an older transport has nothing left to close.
         limits = httpx2.Limits(max_connections=8, max_keepalive_connections=0)
-        return httpx2.AsyncHTTPTransport(verify=authorities or True, limits=limits, trust_env=False)
+        return httpx2.AsyncHTTPTransport(verify=authorities or client_context(), limits=limits, trust_env=False)
 
     async def close(self) -> None:
         await self.transport.network.aclose()

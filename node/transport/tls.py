@@ -19,8 +19,7 @@ def server_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLCont
 
 def client_context(certificate: Path, key: Path, authority: Path) -> ssl.SSLContext:
     """Who answers is checked by its certificate's name (the member's id), not by its host."""
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(authority))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = measured_tls.client_context(authority)
     context.load_cert_chain(str(certificate), str(key))
     context.check_hostname = False
     return context

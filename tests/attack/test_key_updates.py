@@ -39,9 +39,11 @@ def libssl() -> Any:
     found = ctypes.CDLL("libssl.so.3")
     pointer, number = ctypes.c_void_p, ctypes.c_int
     for name, result, given in [
-        ("TLS_client_method", pointer, []), ("SSL_CTX_new", pointer, [pointer]), ("SSL_new", pointer, [pointer]),
+        ("TLS_client_method", pointer, []), ("TLS_server_method", pointer, []),
+        ("SSL_CTX_new", pointer, [pointer]), ("SSL_new", pointer, [pointer]),
         ("SSL_free", None, [pointer]), ("SSL_CTX_free", None, [pointer]), ("SSL_set_fd", number, [pointer, number]),
-        ("SSL_connect", number, [pointer]), ("SSL_do_handshake", number, [pointer]),
+        ("SSL_connect", number, [pointer]), ("SSL_accept", number, [pointer]),
+        ("SSL_do_handshake", number, [pointer]),
         ("SSL_key_update", number, [pointer, number]), ("SSL_renegotiate", number, [pointer]),
         ("SSL_ctrl", ctypes.c_long, [pointer, number, ctypes.c_long, pointer]),
         ("SSL_write", number, [pointer, ctypes.c_char_p, number]),

@@ -181,9 +181,9 @@ def listed_in_words(items: Sequence[object], following: str | None, after: str, 
     return ", ".join(one for one in (f"{len(items):,}", which, where, more) if one)
 
 
-def some_in_words(all_of: Sequence[str]) -> str:
-    """The first of them, and how many others there are."""
-    first, others = all_of[:NAMED], len(all_of) - NAMED
+def some_in_words(all_of: Sequence[str], left_out: int = 0) -> str:
+    """The first of them, and how many others there are, those that are not listed among them."""
+    first, others = all_of[:NAMED], len(all_of) - NAMED + left_out
     return f"{', '.join(first)} and {others:,} more" if others > 0 else ", ".join(first)
 
 

@@ -22,6 +22,7 @@ from node.broker.requests.context import Context
 
 LET_IN_EVERY: Final = 64
 NAMES_AT_ONCE: Final = 4096
+TOPICS_MAX: Final = 1000  # of one group, that are listed: whoever commits offsets names them
 Json = dict[str, Any]
 Topics = dict[str, set[str]]  # by group
 
@@ -125,29 +126,35 @@ class GroupLag:
         ]
         return sorted(members, key=lambda one: str(one["client_id"]))
 
-    async def summary(self, group: str, topics: Iterable[str]) -> Json:
-        """One of a list."""
-        return self._summed(group, topics, await self._queues(group, topics))
+    async def summary(self, group: str, topics: Iterable[str], *, brief: bool = False) -> Json:
+        """One of a list; `brief`: without what it wants, and of its members only how many there are."""
+        return self._summed(group, topics, await self._queues(group, topics), brief)
 
-    def _summed(self, group: str, topics: Iterable[str], queues: list[QueueLag]) -> Json:
+    def _summed(self, group: str, topics: Iterable[str], queues: list[QueueLag], brief: bool = False) -> Json:
         known = self._context.clients.consumers.get(group)
         config = self._context.groups.groups.get(group)
         firsts = [one.first_stored_ms for one in queues if one.first_stored_ms is not None]
         now_ms = self._context.now_ms()
-        subscriptions = {} if known is None else known.subscriptions
-        return {
+        summed = {
             "group": group,
+            "consume_enabled": True if config is None else config.consume_enable,
+            "lag_messages": sum(one.messages or 0 for one in queues),
+            "lag_ms": max((max(0, now_ms - one) for one in firsts), default=0),
+            "lag_since_ms": min(firsts, default=None),
+        }
+        if brief:
+            return summed | {"members": 0 if known is None else len(known.clients)}
+        subscriptions = {} if known is None else known.subscriptions
+        named = sorted(topics)
+        return summed | {
             "members": self._members(group),
             "message_model": None if known is None else known.message_model.lower(),
-            "consume_enabled": True if config is None else config.consume_enable,
             "subscriptions": [
                 {"topic": topic, "expression": one.expression, "type": one.expression_type or "TAG"}
                 for topic, one in sorted(subscriptions.items())
             ],
-            "topics": sorted(topics),
-            "lag_messages": sum(one.messages or 0 for one in queues),
-            "lag_ms": max((max(0, now_ms - one) for one in firsts), default=0),
-            "lag_since_ms": min(firsts, default=None),
+            "topics": named[:TOPICS_MAX],
+            "topics_left_out": max(0, len(named) - TOPICS_MAX),
             "queues_without_offset": sum(1 for one in queues if one.committed is None),
         }
 

@@ -37,6 +37,7 @@ QUESTION_BYTES_MAX: Final = 16 * 1024
 ITEMS_MAX: Final = 1000
 MESSAGES_MAX: Final = 256
 RECORDS_BYTES_MAX: Final = 4 * 1024 * 1024
+GROUPS_BYTES_MAX: Final = 4 * 1024 * 1024  # of one answer; whoever sends heartbeats says what its group wants
 LET_IN_EVERY: Final = 64  # queues that are looked at in one turn of the loop
 TIMES_QUEUES_MAX: Final = 256  # of one topic, that are searched by time
 SYSTEM_GROUPS: Final = ("CID_ONS", "CID_RMQ_SYS_", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP")
@@ -194,7 +195,16 @@ class Introspection:
         topics = await self._lag.topics()
         known = [one for one in topics if asked.get("system") or not one.startswith(SYSTEM_GROUPS)]
         names, following = page(known, asked)
-        return _json({"items": [await self._lag.summary(one, topics[one]) for one in names], "next": following})
+        items: list[bytes] = []
+        size_bytes = 0
+        for at, name in enumerate(names):
+            one = await self._lag.summary(name, topics[name], brief=bool(asked.get("brief")))
+            items.append(bytes(_json(one).body))
+            size_bytes += len(items[-1])
+            if size_bytes > GROUPS_BYTES_MAX and at + 1 < len(names):
+                following = name
+                break
+        return Reply(fields={}, body=b'{"items":[%s],"next":%s}' % (b",".join(items), json.dumps(following).encode()))
 
     async def _group(self, asked: Asked) -> Reply:
         name = str(asked["group"])

@@ -81,7 +81,7 @@ class BrokerAlarms:
             self._stalled, self._looks = {}, 0
         elif self._looks % GROUPS_EVERY == 0:
             with suppress(Problem):  # the next look shows whether it answers at all
-                said = await self._link.json("groups", limit=GROUPS_MAX, system=False)
+                said = await self._link.json("groups", limit=GROUPS_MAX, system=False, brief=True)
                 self._stalled = self._consumers.observe(said["items"], time.monotonic())
         self._looks += is_master
         return self._stalled

@@ -223,7 +223,8 @@ class SubscribedTopic(BaseModel):
 class ConsumerGroup(BaseModel):
     """`lag_messages`: between committed offsets and ends, of all queues; `lag_ms`: how long ago the oldest of them was
     stored, at `lag_since`. `queues_without_offset` have messages, and are in neither: the group has committed nothing
-    there. Members count at the broker that is asked; clients say theirs to all of them."""
+    there. Members count at the broker that is asked; clients say theirs to all of them. `topics_left_out`: how many
+    more it wants, or has offsets of, than are listed."""
 
     group: str
     members: list[Member]
@@ -231,6 +232,7 @@ class ConsumerGroup(BaseModel):
     consume_enabled: bool
     subscriptions: list[SubscribedTopic]
     topics: list[str]
+    topics_left_out: int = 0
     lag_messages: int
     lag_ms: int
     lag_since: str | None
@@ -324,7 +326,8 @@ class Where(BaseModel):
 
 
 class Message(BaseModel):
-    """`message_id`: the broker's; the sender's own is the property UNIQ_KEY. `where` null: it expired meanwhile."""
+    """`message_id`: the broker's; the sender's own is the property UNIQ_KEY. `where` null: it expired meanwhile.
+    `left_out`: why neither tags nor keys nor properties are here, where an answer had no room for them."""
 
     message_id: str
     topic: str
@@ -343,6 +346,7 @@ class Message(BaseModel):
     flag: int
     sys_flag: int
     version: int
+    left_out: str | None = None
     body: Body
     where: Where | None
 

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import pytest
 
+from app.console.nodes import ANSWER_BYTES_MAX
+from node.broker.introspection import INTROSPECT
 from node.broker.requests.clients import CLIENTS_BYTES_MAX
 from node.broker.requests.held_pulls import HELD_BYTES_MAX, HELD_MAX
 from node.broker.requests.locks import LOCKS_MAX, SHARE
@@ -135,9 +137,9 @@ def test_pulls_of_one_connection_keep_nobody_else_from_waiting(attacked: Attacke
     attacked.unharmed()
 
 
-def heartbeat(client: str, group: str, text_bytes: int, rng: random.Random) -> bytes:
+def heartbeat(client: str, group: str, text_bytes: int, rng: random.Random, wants: str = "x" * 16_000) -> bytes:
     wanted = [
-        {"topic": f"T{number}", "subString": "x" * 16_000, "tagsSet": ["y" * rng.randrange(1000)], "codeSet": [1]}
+        {"topic": f"T{number}", "subString": wants, "tagsSet": ["y" * rng.randrange(1000)], "codeSet": [1]}
         for number in range(text_bytes // 16_500)
     ]
     return json.dumps(
@@ -166,6 +168,39 @@ def test_what_clients_say_they_want_takes_bounded_memory_and_keeps_nobody_out(at
             assert beats(one, heartbeat("honest", "honest", 16_500, rng)) == Answer.SUCCESS
         attacked.unharmed()
     assert memory.most_mib < CLIENTS_BYTES_MAX / MIB + SPARE_MIB
+    attacked.unharmed()
+
+
+def asked(one: Caller, **question: Any) -> dict[str, Any]:
+    """As the broker's own control plane asks."""
+    answer = one.ask(INTROSPECT, json.dumps(question).encode())
+    assert answer.code == Answer.SUCCESS, answer.remark
+    assert len(answer.body) < ANSWER_BYTES_MAX // 2
+    said: dict[str, Any] = json.loads(bytes(answer.body))
+    return said
+
+
+def test_what_clients_say_they_want_leaves_the_lists_of_groups_readable(attacked: AttackedBroker) -> None:
+    """30 heartbeats, and no list was answered any more: it was longer than a command may be."""
+    rng = drawn("lists of groups")
+    with ExitStack() as held:
+        stranger = held.enter_context(Caller(attacked.port))
+        names = [f"wants-{number:03}" for number in range(rng.randrange(24, 30))]
+        for name in names:
+            said = heartbeat(name, name, rng.randrange(900_000, 980_000), rng, wants='"' * 8_000)
+            assert beats(stranger, said) == Answer.SUCCESS
+        with Caller(attacked.port) as one:
+            found, cursor, pages = [], None, 0
+            while pages == 0 or cursor is not None:
+                page = asked(one, ask="groups", limit=1000, contains="wants-", **({"cursor": cursor} if cursor else {}))
+                found += [each["group"] for each in page["items"]]
+                assert all(each["subscriptions"] and each["members"] for each in page["items"])
+                cursor, pages = page["next"], pages + 1
+            assert found == names and pages > 1
+            brief = asked(one, ask="groups", limit=1000, contains="wants-", brief=True)
+            assert [(each["group"], each["members"]) for each in brief["items"]] == [(name, 1) for name in names]
+            assert brief["next"] is None
+            assert asked(one, ask="group", group=names[0])["subscriptions"]
     attacked.unharmed()
 
 

@@ -272,7 +272,7 @@ def message_lines(one: dict[str, Any]) -> list[str]:
     ]
     if one["reconsume_times"]:
         lines.append(f"consumed again {one['reconsume_times']} times")
-    lines.append("properties:" if one["properties"] else "properties: none")
+    lines.append("properties:" if one["properties"] else f"properties: {one.get('left_out') or 'none'}")
     lines += [f"  {name}: {value}" for name, value in one["properties"].items()]
     shown = f"{body['stored_bytes']:,} bytes"
     if body["compression"] != "none":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +39,7 @@ router = APIRouter(prefix="/api/v1", tags=["messages"])
 STATE_WITHIN_S: Final = 2.0  # whoever asks for it waits 5
 OPENED_BYTES_MAX: Final = 4 << 20  # of all bodies of one answer that are compressed
 ESCAPES_BYTES_MAX: Final = 4 << 20  # what the control characters of all bodies of one answer take beside themselves
+NAMES_BYTES_MAX: Final = 1 << 20  # what tags, keys and properties of all messages of one answer take in it
 KEY_CHARS_MAX: Final = 4096
 Name = Annotated[str, Query(min_length=1, max_length=NAME_CHARS_MAX)]
 NameCursor = Annotated[str | None, Query(max_length=NAME_CHARS_MAX)]
@@ -246,7 +248,7 @@ def described(data: Path, records: BytesLike) -> Sequence[Json]:
     """Blocking: where each lies is read from the files."""
     found: list[Json] = []
     store: MessageStore | None = None
-    opened, escapes_left = Opener(), ESCAPES_BYTES_MAX
+    opened, escapes_left, names_left = Opener(), ESCAPES_BYTES_MAX, NAMES_BYTES_MAX
     for record in records_of(records):
         try:
             store = MessageStore(data) if store is None else store
@@ -254,7 +256,20 @@ def described(data: Path, records: BytesLike) -> Sequence[Json]:
         except (MessageStoreError, MessageFormatError, OSError):  # it expired between the two
             found.append(record_json(record, opened) | {"where": None})
         escapes_left -= bounded(found[-1]["body"], escapes_left)
+        names_left -= bounded_names(found[-1], names_left)
     return found
+
+
+def bounded_names(message: Json, left: int) -> int:
+    """How many bytes of an answer its tags, keys and properties take; where fewer are left, they are left out, and it
+    says so. Those of one message alone always have room."""
+    shown = {name: message[name] for name in ("tags", "keys", "properties")}
+    size = len(json.dumps(shown, ensure_ascii=False).encode())
+    if size <= left:
+        return size
+    why = f"tags, keys and properties of one answer take {NAMES_BYTES_MAX} bytes at most: ask for this one alone"
+    message |= {"tags": None, "keys": [], "properties": {}, "left_out": why}
+    return 0
 
 
 def bounded(body: Json, left: int) -> int:

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +24,12 @@ from app.console.nodes import ANSWER_BYTES_MAX, Nodes
 from app.console.settings import ConsoleSettings
 from node.config import load
 from node.control.messages import described
+from node.message_store.java_text import printable
+from node.message_store.properties import PROPERTIES_BYTES_MAX
 from node.message_store.record import encode_record
 from node.protocol.entry import BODY_BYTES_MAX
 from node.server import open_store
+from node.views.message_answers import Messages
 from tests.attack.test_web_floods import SEED, answers, process, until
 from tests.ports import free_ports
 from tests.unit.message_kit import record
@@ -93,6 +97,34 @@ def test_messages_come_in_an_answer_that_a_console_reads(tmp_path: Path) -> None
         items = described(tmp_path, b"".join(encode_record(record(one)) for one in sent))
         assert [body_of(one["body"]) for one in items] == sent
         assert len(json.dumps(items, ensure_ascii=False).encode()) < ANSWER_BYTES_MAX, number
+
+
+def properties(chosen: random.Random) -> bytes:
+    """As many bytes as there may be, of one kind of piece, as one key, one tag, or many names."""
+    piece = chosen.choice([b"\x03", b'"', b"\\", b"\xff", b"k", "\u200b".encode()])
+    text = piece * PROPERTIES_BYTES_MAX
+    begins = chosen.choice([b"KEYS\1", b"TAGS\1", b"UNIQ_KEY\1", b"p\1", b""])
+    if not begins:
+        return b"".join(b"%d\1%s\2" % (number, piece) for number in range(4000))[:PROPERTIES_BYTES_MAX]
+    return begins + text[: (PROPERTIES_BYTES_MAX - len(begins)) // len(piece) * len(piece)]
+
+
+def test_messages_of_long_properties_come_in_an_answer_that_a_console_reads(tmp_path: Path) -> None:
+    """As many as a broker gives at a time, 4 MiB of records: of control characters in a key they took 48 MiB."""
+    chosen = random.Random(f"{SEED} properties")
+    for number in range(8):
+        sent = [replace(record(b""), properties_data=properties(chosen)) for _ in range(127)]
+        sent.append(replace(record(b"x"), properties_data=b"KEYS\1a b\2TAGS\1t"))
+        items = described(tmp_path, b"".join(encode_record(one) for one in sent))
+        said = json.dumps(items, ensure_ascii=False).encode()
+        assert len(said) < ANSWER_BYTES_MAX, number
+        assert Messages(as_of="", items=[one | {"where": None} for one in items], next=None)
+        for item, one in zip(items, sent, strict=True):
+            whole = {printable(name): printable(value) for name, value in one.pairs}
+            assert item["properties"] == ({} if "left_out" in item else whole)
+        assert any("left_out" in one for one in items)
+        for one in sent:  # alone
+            assert "left_out" not in described(tmp_path, encode_record(one))[0]
 
 
 def test_a_page_draws_the_beginning_of_a_body_and_says_how_long_it_is() -> None:

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from node.config import Settings
+from node.measured_tls import client_context
 from node.tls_files import tls_trouble
-from node.transport.tls import client_context
 
 CaOption = Annotated[
     Path | None, typer.Option("--ca", metavar="FILE", help="The CA of members and control planes (PEM).")
@@ -58,7 +58,10 @@ class TlsFlags:
         self.check()
         if self.cert is None or self.key is None or self.ca is None:
             return None
-        return client_context(self.cert, self.key, self.ca)
+        context = client_context(self.ca)
+        context.load_cert_chain(str(self.cert), str(self.key))
+        context.check_hostname = False  # a member is known by its certificate's name, which is its id
+        return context
 
     def for_control_planes(self) -> ssl.SSLContext | None:
         """None: the authorities that this machine knows. Raises TlsFilesError."""

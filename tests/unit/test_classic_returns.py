@@ -20,7 +20,9 @@ from node.ha.client import State
 from node.ha.handshake import Hello
 from node.ha.lineage import PROMOTION
 from node.ha.settings import BrokerRole
-from node.rocketmq.codes import Answer
+from node.message_store.record import decode_record
+from node.rocketmq.codes import Answer, Request
+from tests.unit.broker_kit import pull_fields
 from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, story
 from tests.unit.engine_kit import until
 from tests.unit.test_classic_pair import commit, offset_of, slave_alone, synced
@@ -188,3 +190,19 @@ async def test_of_an_asynchronous_master_it_is_said_that_more_may_be_lost(tmp_pa
     async with classic(classic_settings(tmp_path, "s", "slave", ports)) as slave:
         found = {one.code: one for one in await Promotion(slave.broker.pair, "s").look()}
         assert found["may_lack"].text.startswith("its master was last heard before this broker started")
+
+
+@story
+async def test_messages_in_place_of_deleted_ones_that_a_slave_never_had_are_shown(tmp_path: Path) -> None:
+    """Its master's topic ended at 7 when it was deleted, this log at 3: what was sent from 3 to 7 on was hidden."""
+    async with slave_alone(tmp_path, "async_master") as (slave, _ports), slave.client() as client:
+        deleted = slave.port._tables.deleted
+        await deleted.follow(b'[["TopicTest", 0, 7], ["Unheard", 0, 9]]')
+        await Promotion(slave.broker.pair, "s").promote(None, set(), "ops")
+        assert deleted.begins == {("TopicTest", 0): 3}
+        await client.send(b"new")
+        assert slave.broker.reads.min_offset("TopicTest", 0) == 3
+        said = pull_fields(3)
+        [answer] = await client.ask((Request.PULL_MESSAGE, said, b""))
+        assert answer.code == Answer.SUCCESS and decode_record(bytes(answer.body)).body == b"new"
+        await until(lambda: b"7" not in (tmp_path / "s/quorumscope/deleted-topics").read_bytes())

@@ -67,7 +67,7 @@ class DeletedTopics:
             self._changes += 1
         for topic in topics:
             self._forget(topic)
-        await self._keep()
+        await self.keep()
 
     def _ends_of(self, topics: Collection[str]) -> dict[Queue, int]:
         return {queue: end for queue, end in self._ends().items() if queue[0] in topics and end}
@@ -94,11 +94,25 @@ class DeletedTopics:
             self._changes += 1
             for topic in changed:
                 self._forget(topic)
-        await self._keep()
+        await self.keep()
         self._followed = said
         return is_new
 
-    async def _keep(self) -> None:
+    def lower(self) -> None:
+        """This broker is master, and its log may lack what was there when a topic was deleted (it was promoted behind
+        its master, or lost power): what comes in that place is new. `keep` follows."""
+        ends = self._ends()
+        lowered = {queue: min(begin, ends[queue]) for queue, begin in self.begins.items() if ends.get(queue)}
+        if lowered != self.begins:
+            changed = {queue[0] for queue, _begin in lowered.items() ^ self.begins.items()}
+            self.begins.clear()
+            self.begins.update(lowered)
+            self._changes += 1
+            self._followed = b""
+            for topic in changed:
+                self._forget(topic)
+
+    async def keep(self) -> None:
         """All changes so far are on disk, also those of a write that failed. Raises OSError."""
         if self._kept < self._changes:
             await asyncio.to_thread(self._write, self._changes, _encoded(self.begins))

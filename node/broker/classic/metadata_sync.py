@@ -160,6 +160,7 @@ class MetadataSync:
         """The table of this broker is what counts, also what is set back there. Raises OSError."""
         self.here.offsets.clear()
         await self.here.save()
+        await self._tables.deleted.keep()
 
     def soon(self) -> None:
         """Without waiting for the next round."""

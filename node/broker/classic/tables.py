@@ -100,6 +100,7 @@ class TablesInFiles:
     def lower_offsets(self, ends: Mapping[tuple[str, int], int]) -> set[str]:
         """To the ends of their queues, where the log lacks what was consumed: this slave had not got it when it was
         promoted, or a power loss took it. A consumer would pass over what comes in its place. The topics of these."""
+        self.deleted.lower()
         offsets, topics = self._context.offsets, set[str]()
         for (topic, group), queues in offsets.items():
             there = {queue: min(at, ends.get((topic, queue), 0)) for queue, at in queues.items()}

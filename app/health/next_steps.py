@@ -254,7 +254,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
         case "alarm_broker_consumers_gone" | "alarm_broker_consumers_stuck":
             return "those messages are processed late, or not at all once they have expired; the log takes writes"
         case code if code in WITHOUT_STATE and finding.node_id == view.leader_id:
-            return f"no command is taken while {finding.node_id} leads, and it answers no question; nothing is lost"
+            rest = "what no other member has of it is lost" if code == "alarm_applier_behind" else "nothing is lost"
+            return f"no command is taken while {finding.node_id} leads, and it answers no question; {rest}"
         case code if code in WITHOUT_STATE:
             return f"questions at {finding.node_id} get no answer; {spare(view)}"
         case "not_applying":

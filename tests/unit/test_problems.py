@@ -675,10 +675,14 @@ def test_what_is_at_stake_is_said_of_the_group_as_it_is() -> None:
         ("broker_down", "n0", "no broker of the group takes messages while n0 leads; its log takes writes"),
         ("apply_failed", "n0", "no command is taken while n0 leads, and it answers no question; nothing is lost"),
         ("applier_down", "n0", "no command is taken while n0 leads, and it answers no question; nothing is lost"),
+        (
+            "applier_behind", "n0",
+            "no command is taken while n0 leads, and it answers no question; what no other member has of it is lost",
+        ),
         ("apply_failed", "n1", "questions at n1 get no answer; writes get through, and survive 1 more failure"),
         ("broker_down", "n1", "writes get through, and survive 1 more failure"),
     ],
-)
+)  # fmt: skip
 def test_what_an_alarm_costs_depends_on_who_leads(code: str, node: str, at_stake: str) -> None:
     story = Story()
     story.node(node).alarms = [{"code": code, "severity": "warning", "text": "so it is"}]

@@ -46,6 +46,7 @@ from node.transport.machine_frames import PackedAnswers
 READ_BYTES: Final = 1 << 20
 IDLE_S: Final = 5.0
 WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what came
+SAVE_BYTES: Final = 1 << 30  # of entries behind the last save, however few: a data file's, or old ones could never go
 SAVES_SHARE: Final = 10  # of all time, saves that nobody asked for take one part in so many
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
 MS: Final = 1_000_000
@@ -86,6 +87,7 @@ class Process:
         self._out: list[BytesLike] = []
         self._saving: Save | None = None  # the one that is under way
         self._saved_index = -1
+        self._unsaved_bytes = 0  # of the entries that were applied since a save began
         self._save_began_ns = self.last_save_ns = 0  # when the last one began, how long it took
         self._rest_until_ns = 0
         self._save_asked = False
@@ -159,6 +161,7 @@ class Process:
         if self._stood or one.life != self._life:
             return  # ordered before it stood where it stands now
         report = self._caller.apply(one.first_index, one.last_index, one.records)
+        self._unsaved_bytes += len(one.records)
         results = report.results if one.results_wanted else []
         wake = self._caller.wake_at_ms()
         self._out += frames.applied(AppliedFrame(one.life, report.upto_index, wake, report.error, results))
@@ -231,11 +234,12 @@ class Process:
 
     def _save_if_due(self) -> None:
         caller = self._caller
-        due = caller.at - self._saved_index >= self._options.save_every and time.monotonic_ns() >= self._rest_until_ns
-        due = due and not caller.stopped_by
+        behind = caller.at - self._saved_index
+        due = behind >= self._options.save_every or (behind > 0 and self._unsaved_bytes >= SAVE_BYTES)
+        due = due and time.monotonic_ns() >= self._rest_until_ns and not caller.stopped_by
         if self._saving is not None or not (due or self._save_asked):
             return
-        self._save_asked = False
+        self._save_asked, self._unsaved_bytes = False, 0
         self._save_began_ns = time.monotonic_ns()
         try:
             meta = caller.meta()

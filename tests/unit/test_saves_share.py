@@ -64,6 +64,30 @@ def test_the_next_save_waits_nine_times_as_long_as_the_last_one_took(tmp_path: P
         assert snapshots.newest_index(tmp_path) == 2
 
 
+def test_a_few_long_commands_are_saved_as_many_short_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 commands of a megabyte fill a disk before the first save, without which nothing of the log may go."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = Process(theirs, KeyValue(), KIND, Options("kv", tmp_path, 1_000_000, 3))
+        log = MemoryStore(kind=KIND.name)
+        bodies = [body_of(Type.COMMAND, 1, encode_put(b"key", b"v" * 1000))] * 4
+        begun = []
+        for _ in range(6):
+            data = log.append_as_leader(bodies, 1)[0].data
+            last = log.end_index
+            monkeypatch.setattr("node.state_machine.process.SAVE_BYTES", 2 * len(data))
+            process._batch(frames.read_batch(frame_of(BatchFrame(0, last - 3, last, True, data))))
+            process._save_if_due()
+            begun.append(process._saving is not None)
+            while process._saving is not None:
+                process._save_goes_on(process._saving, select.select([process._saving], [], [], 0.01)[0])
+            process._rest_until_ns = 0
+            process._save_if_due()
+            assert process._saving is None, "nothing was applied since"
+        assert begun == [False, True] * 3
+        assert snapshots.newest_index(tmp_path) == 23
+
+
 @pytest.mark.parametrize("fails_at", ["the first piece", "the end"])
 def test_a_save_that_fails_on_the_disk_says_so_and_names_no_snapshot(
     fails_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

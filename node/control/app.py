@@ -33,6 +33,7 @@ from node.control import (
     trim,
 )
 from node.control.broker_alarms import BrokerAlarms
+from node.control.broker_hand_over import BrokerHandOver
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts
 from node.control.direct import DirectRoute
@@ -74,7 +75,7 @@ def make_parts(settings: Settings) -> Parts:
         if settings.ha.is_classic:
             ha.use(parts)
         else:
-            parts.broker_alarms = BrokerAlarms(parts.broker, settings.node.id)
+            parts.broker_alarms = BrokerAlarms(parts.broker, settings.node.id, BrokerHandOver(parts, parts.broker).look)
     if settings.node.token_file is not None:
         parts.rereading.add("the token that is shown to the engine", link.read_token, link.use_token)
     if settings.node.tls:

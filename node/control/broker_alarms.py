@@ -1,18 +1,20 @@
 """Alarms about this member's broker, in the state that its control plane gives: consoles and `status` read them there.
 
 The broker is asked once a second, beside the calls: no state waits for a broker that hangs. Invariants: an alarm stands
-once what is wrong has lasted for GRACE_S; `since` is when it was first seen.
+once what is wrong has lasted for GRACE_S; `since` is when it was first seen; each consumer group is looked at, a page
+of them at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from node.background import Background
-from node.control.broker_link import BrokerLink
+from node.control.broker_link import BrokerLink, is_busy
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.control.stalled_consumers import GONE, StalledConsumers
@@ -24,20 +26,28 @@ EVERY_S: Final = 1.0
 GRACE_S: Final = 3.0
 WITHIN_S: Final = 1.0
 GROUPS_EVERY: Final = 10  # looks: a list of all consumer groups is dear
-GROUPS_MAX: Final = 1000
+GROUPS_MAX: Final = 1000  # of one page, the most that a broker lists at once; a look is at one page
+DOWN: Final = "broker_down"
+NOT_MASTER: Final = "broker_not_master"
+IDLE: Final = frozenset({DOWN, NOT_MASTER})  # where its engine leads, nobody takes messages
 ON_PURPOSE: Final = frozenset({GONE})  # perhaps, so that nobody is woken by it
 Json = dict[str, Any]
 
 
 class BrokerAlarms:
-    """`start` looks for ever; `now` gives the alarms that stand."""
+    """`start` looks for ever; `now` gives the alarms that stand. `idle` is called with each look: since when the broker
+    has taken no messages that it should take (monotonic seconds); None: it is as it should be."""
 
-    def __init__(self, link: BrokerLink, self_id: str) -> None:
-        self._link, self._self_id = link, self_id
+    def __init__(
+        self, link: BrokerLink, self_id: str, idle: Callable[[float | None], Awaitable[None]] | None = None
+    ) -> None:
+        self._link, self._self_id, self._idle = link, self_id, idle
+        self._idle_since_s: float | None = None
         self._background = Background()
         self.said: Json | None = None  # what it answered last; None: it does not answer
         self._found: dict[str, tuple[float, str, str]] = {}  # by code: since when twice, and the text
         self._consumers, self._stalled, self._looks = StalledConsumers(), dict[str, str](), 0
+        self._cursor: str | None = None  # of the groups that come with the next look
 
     def start(self) -> None:
         self._background.keep("looks at the broker", self._keep)
@@ -59,6 +69,8 @@ class BrokerAlarms:
     async def _keep(self) -> None:
         while True:
             await self._look()
+            if self._idle is not None:
+                await self._idle(self._idle_since_s)
             await asyncio.sleep(EVERY_S)
 
     async def _look(self) -> None:
@@ -67,8 +79,11 @@ class BrokerAlarms:
             wrong = troubles(self.said, leads=self.said["leader_id"] == self._self_id)
             wrong |= await self._look_at_consumers(self.said["role"] == "MASTER")
         except Problem as problem:
-            self.said, wrong = None, {"broker_down": problem.detail.rstrip(".")}
+            if is_busy(problem):  # others ask it for as much as it answers at once: it is there
+                return
+            self.said, wrong = None, {DOWN: problem.detail.rstrip(".")}
         now_s, before = time.monotonic(), self._found
+        self._idle_since_s = (self._idle_since_s or now_s) if IDLE & wrong.keys() else None
         self._found = {}
         for code, text in wrong.items():
             began_s, since, _ = before.get(code, (now_s, now_text(), ""))
@@ -78,11 +93,14 @@ class BrokerAlarms:
         """Consumers ask the master."""
         if not is_master:
             self._consumers.forget()
-            self._stalled, self._looks = {}, 0
-        elif self._looks % GROUPS_EVERY == 0:
+            self._stalled, self._looks, self._cursor = {}, 0, None
+        elif self._looks % GROUPS_EVERY == 0 or self._cursor is not None:
             with suppress(Problem):  # the next look shows whether it answers at all
-                said = await self._link.json("groups", limit=GROUPS_MAX, system=False, brief=True)
-                self._stalled = self._consumers.observe(said["items"], time.monotonic())
+                said = await self._link.json("groups", limit=GROUPS_MAX, system=False, brief=True, cursor=self._cursor)
+                self._consumers.observe(said["items"], time.monotonic())
+                self._cursor = said["next"]
+                if self._cursor is None:
+                    self._stalled = self._consumers.stalled()
         self._looks += is_master
         return self._stalled
 
@@ -102,7 +120,7 @@ def troubles(said: Json, *, leads: bool) -> dict[str, str]:
     if leads and said["role"] != "MASTER":
         last = said["role_changes"][-1] if said["role_changes"] else None
         step = f": it is at the step {last['steps'][-1]['step']!r}" if last is not None and last["steps"] else ""
-        found["broker_not_master"] = f"its engine leads, and no messages are taken{step}"
+        found[NOT_MASTER] = f"its engine leads, and no messages are taken{step}"
     found |= waiting_troubles(said.get("schedule"), said.get("transactions"))
     silent = [one["address"] for one in said["name_servers"] if one["registered_ms"] is None]
     if silent and said["role"] is not None:

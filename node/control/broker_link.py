@@ -46,10 +46,10 @@ class BrokerLink:
             self._link = Link(self.address)
         return await self._link.ask(code, fields, body, within_s)
 
-    async def ask(self, what: str, within_s: float = WITHIN_S, **asked: Any) -> Command:
-        """A question; what is None is left out. Raises Problem."""
+    async def ask(self, what: str, within_s: float = WITHIN_S, *, patient: bool = False, **asked: Any) -> Command:
+        """A question; what is None is left out. `patient`: waits as long for one that is silent. Raises Problem."""
         question = {"ask": what, **{name: value for name, value in asked.items() if value is not None}}
-        limit_s = min(within_s, SILENT_WITHIN_S) if self._silent else within_s
+        limit_s = min(within_s, SILENT_WITHIN_S) if self._silent and not patient else within_s
         try:
             answer = await self.command(INTROSPECT, {}, json.dumps(question).encode(), limit_s)
         except Unavailable as error:
@@ -73,6 +73,11 @@ class BrokerLink:
 def broker_away(error: Unavailable) -> Problem:
     text = f"This member's broker does not answer ({error}): look at its log."
     return Problem(503, "The broker does not answer", text, headers=RETRY)
+
+
+def is_busy(problem: Problem) -> bool:
+    """It answers, and only has too much to answer already."""
+    return problem.extra.get("code") == Answer.SYSTEM_BUSY
 
 
 def refusal(code: int, remark: str, **extra: Any) -> Problem:

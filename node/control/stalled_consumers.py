@@ -29,18 +29,22 @@ class Stand:
 
 
 class StalledConsumers:
-    """Looks at the groups of one master; `forget` where it is none any more."""
+    """Looks at the groups of one master, some of them at a time; `forget` where it is none any more."""
 
     def __init__(self) -> None:
         self._stands: dict[str, Stand] = {}
+        self.forget()
 
     def forget(self) -> None:
         self._stands = {}
+        self._begin()
 
-    def observe(self, groups: Iterable[Json], now_s: float) -> dict[str, str]:
-        """By code, what is wrong."""
-        stands: dict[str, Stand] = {}
-        named: dict[str, list[str]] = {GONE: [], STUCK: []}
+    def _begin(self) -> None:
+        self._seen: dict[str, Stand] = {}
+        self._named: dict[str, list[str]] = {GONE: [], STUCK: []}
+
+    def observe(self, groups: Iterable[Json], now_s: float) -> None:
+        """Some of the groups, each of them once until `stalled`."""
         for one in groups:
             waiting, members = one["lag_messages"], one["members"]
             if not waiting or not one["consume_enabled"]:
@@ -50,12 +54,16 @@ class StalledConsumers:
             nobody = before is not None and not before.has_members and not members  # the oldest may expire meanwhile
             if before is not None and (nobody or before.oldest_ms == stand.oldest_ms):
                 stand = replace(before, has_members=stand.has_members)
-            stands[one["group"]] = stand
+            self._seen[one["group"]] = stand
             if now_s - stand.began_s < STANDS_STILL_S or waiting <= stand.waiting:
                 continue
             text = f"{one['group']} ({waiting:,} wait, the oldest for {one['lag_ms'] / 1000:.0f} s)"
-            named[STUCK if members else GONE].append(text)
-        self._stands = stands
+            self._named[STUCK if members else GONE].append(text)
+
+    def stalled(self) -> dict[str, str]:
+        """By code, what is wrong, once all groups were looked at."""
+        self._stands, named = self._seen, self._named
+        self._begin()
         return {code: listed(texts) for code, texts in named.items() if texts}
 
 

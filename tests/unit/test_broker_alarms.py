@@ -12,7 +12,7 @@ import pytest
 from node.config import load
 from node.control import broker_alarms, ha, stalled_consumers
 from node.control.broker_alarms import BrokerAlarms, troubles
-from node.control.broker_link import SILENT_WITHIN_S, WITHIN_S, BrokerLink
+from node.control.broker_link import SILENT_WITHIN_S, WITHIN_S, BrokerLink, refusal
 from node.control.metrics import exposition
 from node.control.openapi import examples
 from node.control.problems import Problem
@@ -135,10 +135,15 @@ def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Jso
 def test_a_consumer_group_that_gets_nowhere_is_named(looks: list[Json], code: str | None) -> None:
     """A consumer that was stopped or had ended raised no problem, however much waited for it."""
     consumers = StalledConsumers()
-    assert consumers.observe([looks[0]], 0.0) == {}
-    assert consumers.observe([looks[1]], STANDS_STILL_S - 1) == {}, "not for long enough"
+
+    def look(one: Json, now_s: float) -> dict[str, str]:
+        consumers.observe([one], now_s)
+        return consumers.stalled()
+
+    assert look(looks[0], 0.0) == {}
+    assert look(looks[1], STANDS_STILL_S - 1) == {}, "not for long enough"
     again = looks[1] | {"lag_messages": looks[1]["lag_messages"] and looks[1]["lag_messages"] + (code is not None)}
-    found = consumers.observe([again], STANDS_STILL_S)
+    found = look(again, STANDS_STILL_S)
     assert found == ({} if code is None else {code: "boards (901 wait, the oldest for 90 s)"})
 
 
@@ -165,6 +170,79 @@ def test_only_the_master_looks_at_consumers(monkeypatch: pytest.MonkeyPatch) -> 
         assert (one.code, one.severity) == ("broker_consumers_gone", "info")
         link.role = "SLAVE"
         await until(lambda: "broker_consumers_gone" not in {one.code for one in alarms.now()})
+        await alarms.close()
+
+    asyncio.run(story())
+
+
+def test_every_consumer_group_is_looked_at_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first thousand by name only it was said that they get nowhere."""
+    pages: dict[str | None, tuple[list[str], str | None]] = {
+        None: (["a", "b"], "b"), "b": (["c", "d"], "d"), "d": (["e"], None),
+    }  # fmt: skip
+
+    class Link:
+        asked = 0
+
+        async def json(self, what: str, cursor: str | None = None, **_: object) -> Json:
+            if what == "broker":
+                return said(role="MASTER", leader_id="n0")
+            self.asked += 1
+            names, following = pages[cursor]
+            items = [group(9 + self.asked * (one == "e"), 5, group=one) for one in names]
+            return {"items": items, "next": following}
+
+    async def story() -> None:
+        link: Any = Link()
+        monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
+        monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
+        monkeypatch.setattr(stalled_consumers, "STANDS_STILL_S", 0.0)
+        alarms = BrokerAlarms(link, "n0")
+        alarms.start()
+        await until(lambda: bool(alarms.now()))
+        [one] = alarms.now()
+        assert one.code == "broker_consumers_stuck" and one.text.startswith("e (")
+        await alarms.close()
+
+    asyncio.run(story())
+
+
+def test_it_is_known_since_when_a_broker_takes_no_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent, and then back without being master, is one such time."""
+    monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
+    heard: list[float | None] = []
+
+    class Link:
+        role: str | None = "MASTER"
+
+        async def json(self, what: str, **_: object) -> Json:
+            if what != "broker":
+                return {"items": [], "next": None}
+            if self.role is None:
+                raise Problem(503, "The broker does not answer", "nothing listens there")
+            if self.role == "busy":  # whoever may read can ask it as much as it answers at once
+                raise refusal(Answer.SYSTEM_BUSY, "8 such questions are being answered: try again")
+            return said(role=self.role, leader_id="n0")
+
+    async def idle(since_s: float | None) -> None:
+        heard.append(since_s)
+
+    async def story() -> None:
+        link: Any = Link()
+        alarms = BrokerAlarms(link, "n0", idle)
+        alarms.start()
+        for role in ("MASTER", "busy"):
+            link.role = role
+            seen = len(heard)
+            await until(lambda seen=seen: len(heard) > seen + 2)  # type: ignore[misc]
+        assert set(heard) == {None}
+        for role in (None, "SLAVE"):
+            link.role = role
+            seen = len(heard)
+            await until(lambda seen=seen: len(heard) > seen + 2)  # type: ignore[misc]
+        assert len(set(heard)) == 2 and heard[-1] is not None
+        link.role = "MASTER"
+        await until(lambda: heard[-1] is None)
         await alarms.close()
 
     asyncio.run(story())

@@ -286,3 +286,24 @@ def test_who_cannot_ask_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(authority_module, "CONFIRMED_WITHIN_S", 0.01)
     asyncio.run(story())
+
+
+def test_each_name_of_document_3_has_one_here_that_is_there() -> None:
+    """The table in the docs, name by name."""
+    rows = (ROOT / "docs/roles.md").read_text().split("## Document 3, name by name")[1].split("\n## ")[0].splitlines()
+    rows = [row for row in rows if row.startswith("| ")][1:]
+    named = 0
+    for row in rows:
+        _there, here = row.strip("| ").split(" | ")
+        code = ""
+        for word in reversed(re.findall(r"`(\[?[\w ./\]-]+)`", here)):  # a file stands behind its names
+            if word.endswith(".py"):
+                code = (ROOT / word).read_text()
+            elif code and " " not in word:
+                assert re.search(rf"^\s*(?:(?:async )?def |class )?{word}\b", code, re.MULTILINE), word
+                named += 1
+    text = " ".join(rows)
+    for name in ("DLedgerCommitLog", "AppendHook", "dividedCommitlogOffset", "changeToMaster", "recoverTopicQueueTable",
+                 "handleSlaveSynchronize", "registerBrokerAll", "startProcessorByHa", "MessageSerializer"):  # fmt: skip
+        assert name in text
+    assert named > 30

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from node.background import Background, reason_of
@@ -50,6 +51,8 @@ SUBSCRIBE_AGAIN_S: Final = 0.05
 LOOK_AT_FILES_S: Final = 5.0
 HAND_OVER_AGAIN_S_MAX: Final = 300.0
 STANDS_STILL_S: Final = 5.0  # then another member is to lead: nobody can put messages here
+SAY_AGAIN_S: Final = 1.0  # of a damaged entry
+DAMAGED: Final = "a damaged entry"
 STALLED_S: Final = 0.5  # of the process: worth a line in its log
 Note = Callable[[str, str, dict[str, Any]], None]
 
@@ -104,6 +107,7 @@ class Broker:
         self.on_dispatched.append(self._dispatched)
         self.log.on_applied.append(self._applied)
         self.log.on_state.append(self.reads.forget_all)
+        self.reads.on_damage = self._found_damaged
 
     @property
     def is_master(self) -> bool:
@@ -175,6 +179,17 @@ class Broker:
     def _applied(self, applied: Applied) -> None:
         for topic in applied.entry.dropped:
             self.reads.forget(topic)
+
+    def _found_damaged(self, index: int) -> None:
+        """A read met it. The engine learns of it by reading it as well, and has it mended from another member."""
+        if self._background.get(DAMAGED) is None:
+            self._background.run(DAMAGED, self._look_at_damaged(index))
+
+    async def _look_at_damaged(self, index: int) -> None:
+        self.said("entry_damaged", "error", f"entry {index:,} is not what was written: it is given to nobody")
+        with suppress(LedgerError):
+            await self.engine.entries_from(index)
+        await asyncio.sleep(SAY_AGAIN_S)
 
     async def run(self) -> None:
         """Until it is cancelled. Raises OSError where derived files cannot be written, MessageStoreError where they

@@ -281,8 +281,9 @@ class Transactions:
                 return
             try:
                 record = decode_record(self._context.store.reads.message_at(half.place))
-            except MessageStoreError:  # its file has expired
-                table.drop(half.offset)
+            except MessageStoreError:  # one that is there and cannot be read now is asked about later
+                if half.offset < self._context.store.reads.min_offset(HALF_TOPIC, 0):
+                    table.drop(half.offset)
                 return
             try:
                 if half.decision is not None:

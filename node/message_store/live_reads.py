@@ -4,11 +4,13 @@ Beside the files there are the dispatcher's next offsets (where each queue ends)
 is answered is dispatched, so committed; a message that was removed with its file is passed over, one that cannot be
 read for another reason never is: what lies before it is given, and then nothing.
 
-Invariants: a read takes no longer than the units it looks at; statuses and next offsets are RocketMQ's.
+Invariants: a read takes no longer than the units it looks at; statuses and next offsets are RocketMQ's; an entry that
+was written with a checksum and has another one by now is not given to anybody (SAFETY S6).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -20,7 +22,7 @@ from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import tags_code
 from node.message_store.message_store import QUERY_MAX, MessageStore
 from node.message_store.queue_units import UNIT_BYTES
-from node.message_store.read_files import OS, Files, MappedFileQueue
+from node.message_store.read_files import OS, Files
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import (
     HEAD_BYTES,
@@ -31,7 +33,8 @@ from node.message_store.record import (
     is_record_magic,
     parse_message_id,
 )
-from node.protocol.entry import BytesLike
+from node.protocol.entry import HEAD as ENTRY_HEAD
+from node.protocol.entry import BytesLike, crc32
 from node.protocol.value_class import value_class
 
 IN_MEMORY: Final = (262_144, 32)  # bytes and messages that one answer takes, where they are in memory ...
@@ -39,6 +42,8 @@ ON_DISK: Final = (65_536, 8)  # ... and where they are not
 READ_BYTES_MAX: Final = 262_144  # one read of a file brings the records of an answer that lie within so much ...
 GAP_BYTES_MAX: Final = 8_192  # ... with no more than this between two: what other queues have there is read in vain
 TIME_BYTES: Final = HEAD_BYTES + 20 + 8  # of a record's beginning: up to its storeTimestamp, behind a host of IPv6
+NOTHING: Final = memoryview(b"")
+CHECKSUMS: Final = struct.Struct(">IIi")  # of the chain and of the body, in front of an entry's body with its length
 UNITS_LOOKED_AT: Final = 800  # maxFilterMessageSize 16000: units that a filter may pass over in one answer
 
 
@@ -77,6 +82,7 @@ class LiveReads:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._lows: dict[tuple[str, int], tuple[int, int]] = {}
         self.begins: Mapping[tuple[str, int], int] = {}  # of queues whose topic was deleted and made again
+        self.on_damage: Callable[[int], None] = lambda _index: None  # an entry whose checksum is wrong
 
     def refresh(self) -> None:
         """Looks again which files there are: now and then, for what expires."""
@@ -171,7 +177,7 @@ class LiveReads:
         found: list[BytesLike] = []
         size, upto, place = 0, offset, units[0][0]
         missed = PullStatus.NO_MATCHED_MESSAGE
-        recent, near = self._recent.read, _Near(self._from_file, units)
+        recent, near = self._recent.read, _Near(self, units)
         far_below = self.end_offset() - self._memory_bytes
         of_memory, of_disk = ((min(bytes_max, most), min(count, many)) for most, many in (IN_MEMORY, ON_DISK))
         for number, (place, unit_bytes, code) in enumerate(units):
@@ -207,15 +213,15 @@ class LiveReads:
     def record(self, offset: int, size_bytes: int) -> BytesLike | None:
         """The record that begins there, of which a queue's unit says the size; None where it cannot be read."""
         found = self._recent.read(offset, size_bytes)
-        data: BytesLike = found if found is not None else self._from_file(offset, size_bytes, size_bytes)
+        data: BytesLike = found if found is not None else _Near(self, [(offset, size_bytes, 0)]).read(0, 1)
         return data if _is_record(data, size_bytes) else None
 
     def _from_file(self, offset: int, least_bytes: int, most_bytes: int) -> bytes:
         """Fewer than `least_bytes` only where there are no more; never beyond the file's end."""
-        data = _row(self.store.log, offset).read(offset, most_bytes)
+        data = _row(self.store.log, offset).queue.read(offset, most_bytes)
         if len(data) < least_bytes:
             self.refresh()
-            data = _row(self.store.log, offset).read(offset, most_bytes)
+            data = _row(self.store.log, offset).queue.read(offset, most_bytes)
         return data
 
     def message_at(self, offset: int) -> BytesLike:
@@ -233,6 +239,7 @@ class LiveReads:
                 record = self.record(offset, placed.size_bytes)
                 if record is not None:
                     return record
+                raise MessageStoreError(f"the message at offset {offset} cannot be read here: it is damaged")
         raise MessageStoreError(f"can not find message by the offset, {offset}")
 
     def by_id(self, text: str) -> BytesLike:
@@ -297,24 +304,37 @@ class LiveReads:
 
 
 class _Near:
-    """What one answer takes from files. A file is opened for each read, so records that lie near come together."""
+    """What one answer takes from files. A file is opened for each read, so records that lie near come together, each
+    with the head of its entry, which has its checksum."""
 
-    def __init__(self, read: Callable[[int, int, int], bytes], units: list[tuple[int, int, int]]) -> None:
-        self._read, self._units = read, units
-        self._begin, self._data = 0, memoryview(b"")
+    def __init__(self, reads: LiveReads, units: list[tuple[int, int, int]]) -> None:
+        self._reads, self._units = reads, units
+        self._begin, self._data, self._head_bytes = 0, NOTHING, 0
 
     def read(self, number: int, count_max: int) -> memoryview:
-        """The bytes that unit `number` names, fewer where there are no more; up to `count_max` units are taken."""
+        """The bytes that unit `number` names, fewer where there are no more, none where they are not what was written;
+        up to `count_max` units are taken."""
         place, size, _code = self._units[number]
-        at = place - self._begin
-        if not 0 <= at <= len(self._data) - size:
+        begin = place - self._begin
+        if not self._head_bytes <= begin <= len(self._data) - size:
             end = place + size
             for follows, its_bytes, _code in self._units[number + 1 : number + count_max]:
                 if not end <= follows <= end + GAP_BYTES_MAX or follows + its_bytes - place > READ_BYTES_MAX:
                     break
                 end = follows + its_bytes
-            self._begin, self._data, at = place, memoryview(self._read(place, size, end - place)), 0
-        return self._data[at : at + size]
+            begin = self._head_bytes = _row(self._reads.store.log, place).framing.head_bytes
+            self._begin = place - begin
+            self._data = memoryview(self._reads._from_file(self._begin, begin + size, end - self._begin))
+        record = self._data[begin : begin + size]
+        if not self._head_bytes or len(record) < size or self._is_sound(begin, record):
+            return record
+        self._reads.on_damage(ENTRY_HEAD.unpack_from(self._data, begin - ENTRY_HEAD.size)[2])
+        return NOTHING
+
+    def _is_sound(self, begin: int, record: memoryview) -> bool:
+        """By the end of its entry's head: Java's entries have no checksums."""
+        chain, crc, _body_bytes = CHECKSUMS.unpack_from(self._data, begin - CHECKSUMS.size)
+        return crc == crc32(record) or not (crc or chain)
 
 
 def _is_record(data: BytesLike, size_bytes: int) -> bool:
@@ -337,9 +357,9 @@ def store_time_of(record: BytesLike) -> int:
     return int.from_bytes(record[at : at + 8], "big", signed=True)
 
 
-def _row(log: CommitLog, offset: int) -> MappedFileQueue:
+def _row(log: CommitLog, offset: int) -> FileCommitLog:
     """The files in which that place lies."""
     if isinstance(log, JoinedCommitLog):
         log = log.old if offset < log.divided_offset else log.ledger
     assert isinstance(log, FileCommitLog)
-    return log.queue
+    return log

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 from node.message_store import live_reads
 from node.message_store.consume_queue import PullStatus
 from node.message_store.dispatch_mark import DerivedSizes
+from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads, store_time_of
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import decode_record
@@ -111,23 +114,60 @@ def test_a_message_that_cannot_be_read_is_never_passed_over(tmp_path: Path) -> N
     assert reads.get("TopicTest", 0, 6).status is PullStatus.FOUND  # who asks for it gets it
 
 
+def test_what_is_not_what_was_written_any_more_is_given_to_nobody(tmp_path: Path) -> None:
+    """A consumer got it, and a delayed or half message was stored again with a new CRC over it, on all members."""
+    broker = store_of(tmp_path)
+    for place in broker.places:  # as our engine writes entries
+        size = int.from_bytes(broker.log[place : place + 4], "big")
+        struct.pack_into(">II", broker.log, place - 12, 7, zlib.crc32(broker.log[place : place + size]))
+    broker.write()
+    reads, damaged = reads_of(broker), list[int]()
+    reads.on_damage = damaged.append
+    assert len(reads.get("TopicTest", 0, 2).records) == 14 and not damaged
+    flip(broker, broker.places[5] + 95)
+    got = reads.get("TopicTest", 0, 2)
+    assert (got.status, len(got.records), got.next_offset) == (PullStatus.FOUND, 3, 5)
+    stuck = reads.get("TopicTest", 0, 5)
+    assert (stuck.status, stuck.next_offset, stuck.records) == (PullStatus.OFFSET_FOUND_NULL, 5, ())
+    with pytest.raises(MessageStoreError, match="damaged"):
+        reads.message_at(broker.places[5])
+    assert set(damaged) == {5} and len(damaged) == 3
+    assert reads.get("TopicTest", 0, 6).status is PullStatus.FOUND
+    flip(broker, broker.places[5] + 95)  # it is healed
+    assert len(reads.get("TopicTest", 0, 5).records) == 11
+
+
+def test_what_java_wrote_has_no_checksum_and_is_given_as_it_is(tmp_path: Path) -> None:
+    broker = store_of(tmp_path)
+    flip(broker, broker.places[5] + 95)
+    assert reads_of(broker).get("TopicTest", 0, 5).status is PullStatus.FOUND
+
+
+def flip(broker: Broker, at: int) -> None:
+    with (broker.folder / f"{0:020d}").open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
 def test_records_that_lie_near_one_another_come_with_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = store_of(tmp_path)
     reads = reads_of(broker)
     from_file, asked = reads._from_file, list[int]()
     monkeypatch.setattr(reads, "_from_file", lambda *said: asked.append(said[0]) or from_file(*said))  # type: ignore[func-returns-value]
     together = [bytes(one) for one in reads.get("TopicTest", 0, 3, 8).records]
-    assert asked == [broker.places[3]]
+    assert asked == [broker.places[3] - 48]  # with the head of its entry
     assert together == [bytes(reads.record(broker.places[at], len(together[at - 3])) or b"") for at in range(3, 11)]
     asked.clear()
     monkeypatch.setattr(live_reads, "GAP_BYTES_MAX", 0)  # an entry's head stands between two records
     assert [bytes(one) for one in reads.get("TopicTest", 0, 3, 8).records] == together
-    assert asked == [broker.places[at] for at in range(3, 11)]
+    assert asked == [broker.places[at] - 48 for at in range(3, 11)]
     asked.clear()
     monkeypatch.setattr(live_reads, "GAP_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(live_reads, "READ_BYTES_MAX", broker.places[6] - broker.places[3])
     assert [bytes(one) for one in reads.get("TopicTest", 0, 3, 8).records] == together
-    assert asked == [broker.places[at] for at in (3, 6, 9)]
+    assert asked == [broker.places[at] - 48 for at in (3, 6, 9)]
 
 
 def test_units_whose_file_is_missing_say_where_the_next_begins(tmp_path: Path) -> None:

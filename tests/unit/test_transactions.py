@@ -13,6 +13,7 @@ from node.broker.requests.context import Context, Identity
 from node.broker.requests.table import BrokerRequests
 from node.broker.transaction_table import HalfTable
 from node.broker.transactions import GROUP, TransactionTimes
+from node.message_store.errors import MessageStoreError
 from node.message_store.new_message import NewMessage
 from node.message_store.properties import join_properties
 from node.message_store.put_result import PutStatus
@@ -293,6 +294,33 @@ def test_a_commit_that_could_not_be_stored_has_decided_nothing(asks_again: bool)
         else:
             assert len(await group.check()) == 1  # its producer is asked, as for any that is not decided
         assert group.requests.transactions.open_count == (0 if asks_again else 1)
+
+    tell(story_of)
+
+
+def test_a_half_message_that_cannot_be_read_now_stays_open_and_one_that_expired_does_not() -> None:
+    """It counted as expired, whatever the reason, and its offset as done: no master asked any more, and no commit was
+    taken."""
+
+    async def story_of(group: Group) -> None:
+        group.beat()
+        sent = group.send(b"paid")
+        read = group.store.message_at
+
+        def damaged(offset: int) -> bytes:
+            raise MessageStoreError(f"the message at offset {offset} cannot be read here: it is damaged")
+
+        group.store.message_at = damaged  # type: ignore[method-assign]
+        assert await group.check() == []
+        assert group.requests.transactions.open_count == 1 and group.kept.get(HALF, {0: 0}) == {0: 0}
+        group.store.message_at = read  # type: ignore[method-assign]
+        assert len(await group.check()) == 1
+        assert (await group.end(sent, COMMIT)).code == 0 and len(group.consumed) == 1
+        group.send(unique="U2")
+        group.store.message_at = damaged  # type: ignore[method-assign]
+        group.store.min_offset = lambda *_: 1 << 40  # type: ignore[method-assign]
+        assert await group.check() == []
+        assert group.requests.transactions.open_count == 0
 
     tell(story_of)
 

@@ -212,9 +212,9 @@ def unserved_slaves(facts: Facts) -> Iterator[Finding]:
             text = f"{one.id} {what}, and gets nothing for {{age}}{f': {why}' if why else ''}"
             yield Finding(f"ha_{stand}", severity, text, one.id)
         elif follows is None or follows.state != "transfer" or (master is not None and link is None):
-            where = f" at {follows.address}" if follows is not None and follows.address else ""
+            tried = f", tried last at {follows.address}" if follows is not None and follows.address else ""
             because = f": {why}" if why else ""
-            text = f"{one.id} gets nothing from its master{where} for {{age}}{because}"
+            text = f"{one.id} gets nothing from its master for {{age}}{tried}{because}"
             yield Finding("ha_slave_gone", ATTENTION, text, one.id, grace_s=GRACE_S)
     served = {one.id for one, said in slaves_of(facts.view) if said.following and said.following.state == "transfer"}
     for name, why in refused.items():

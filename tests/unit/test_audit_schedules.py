@@ -17,9 +17,11 @@ from app.console import schedules
 from app.console.errors import Invalid
 from app.console.schedule_pages import next_time
 from app.console.schedules import NOT_ENDED, following, start_one
+from app.console.settings import Seed
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.schedules import ScheduleRow, Schedules
 from tests.unit.console_kit import Kit, Person, run, running
+from tests.unit.fake_pair import FakePair
 
 Json = dict[str, Any]
 URL = "/api/v1/schedules"
@@ -159,6 +161,26 @@ def test_none_is_started_beside_one_that_has_not_ended(tmp_path: Path) -> None:
         assert "nothing was started: the audit before it had not ended" in (await ann.get(PAGE)).text
 
     over(tmp_path, work)
+
+
+def test_a_pair_is_audited_by_schedule_as_a_pair(tmp_path: Path) -> None:
+    """Master against slaves, every byte: nobody chooses a depth."""
+
+    async def work() -> None:
+        pair = FakePair()
+        async with running(tmp_path, pair, seeds=tuple(Seed(url) for url in pair.urls.values())) as kit:  # type: ignore[arg-type]
+            watches = kit.console.watches
+            await kit.until(lambda: "pair" in watches and len(watches["pair"].view.members) == 3)
+            runner_of(kit)._slots = asyncio.Semaphore(0)
+            made = await add(await kit.person("ann", "operator"), cluster="pair")
+            await make_due(kit, made["id"], timedelta(minutes=1))
+            row = await row_of(kit, made["id"])
+            await start_one(kit.console, runner_of(kit), kept_of(kit), row, watches["pair"].view, utc_now())
+            (found,) = await runner_of(kit).kept.newest("pair", 10)
+            assert (found.depth, found.requested_by, found.state) == ("bytes", f"schedule {made['id']}", "queued")
+            assert (await row_of(kit, made["id"])).last_audit_id == found.id
+
+    run(work())
 
 
 def test_the_console_looks_by_itself_and_waits_for_a_group_that_it_has_not_seen(

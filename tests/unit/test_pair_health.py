@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -64,7 +65,7 @@ WRONG: dict[Change, tuple[str, set[tuple[str, str | None]], str]] = {
     ),
     all_silent: ("critical", {("ha_all_silent", None)}, "No broker of the pair answers for"),
     broker_down: ("attention", {("ha_broker_down", "s2")}, "The broker s2 does not answer its control plane for"),
-    slave_gone: ("attention", {("ha_slave_gone", "s1")}, "s1 gets nothing from its master"),
+    slave_gone: ("attention", {("ha_slave_gone", "s1")}, "s1 gets nothing from its master for"),
     ahead: ("critical", {("ha_ahead", "s1")}, "s1 holds more than its master, and gets nothing for"),
     forked: ("critical", {("ha_forked", "s1")}, "s1 holds other records than its master"),
     stranger: ("critical", {("ha_stranger", "s1")}, "s1 holds another pair's log"),
@@ -212,6 +213,18 @@ def test_a_broker_that_hangs_is_not_said_to_have_ended() -> None:
     lanes = {one.id: one for one in picture_of(pair.view()).lanes}
     assert lanes["s2"].sub == "its broker does not answer"
     assert lanes["s2"].trouble is not None and lanes["s2"].trouble.word == "broker silent"
+
+
+def test_who_is_tried_in_turn_is_not_called_the_master() -> None:
+    """The address at which a slave was found, of two that look for their master, was said to be the master's."""
+    pair = FakePair()
+    pair.leave("s1", reason="a slave is there, no master")
+    pair.ha["s1"]["following"]["address"] = "127.0.0.1:11112"
+    (one,) = pair.view().problems
+    assert re.fullmatch(
+        r"s1 gets nothing from its master for \d+ s, tried last at 127.0.0.1:11112: a slave is there, no master[.]",
+        one.text,
+    )
 
 
 @pytest.mark.parametrize("since", [{"last_heard_ms": 9_000}, {"lag_bytes": 512, "lag_ms": 1_500}])

@@ -168,14 +168,15 @@ class Recall:
         if leader is None or leader.last_seen == self.leader_seen:
             return  # nothing that was not counted already
         self.leader_seen = leader.last_seen
-        for node_id, lag in view.lags().items():
-            self.lags.setdefault(node_id, Series()).add(at_s, lag)
-        for one in view.members:
-            series = self.resends.setdefault(one.id, Series())
+        lags = view.lags()
+        for one in view.members:  # who is back after a silence is judged by what it does from then on
+            lag, again = self.lags.setdefault(one.id, Series()), self.resends.setdefault(one.id, Series())
             if heard_lately(leader, one):
-                series.add(at_s, one.dispatcher.resends if one.dispatcher else None)
+                lag.add(at_s, lags.get(one.id))
+                again.add(at_s, one.dispatcher.resends if one.dispatcher else None)
             else:
-                series.points.clear()
+                lag.points.clear()
+                again.points.clear()
         log = leader.log
         self.committed.add(at_s, log.committed_index)
         if log.end_index is not None and log.committed_index is not None:

@@ -416,3 +416,18 @@ def test_what_another_leader_sent_again_long_ago_is_nothing_that_happens_now() -
     story.group.lead("n1")
     story.node("n2").resends = 12
     assert "resends" not in {one.code for one in story.look(4).problems}
+
+
+def test_a_member_that_is_back_after_a_cut_is_not_said_not_to_catch_up() -> None:
+    """Its lag grew while it was away: "5,971 entries behind and not catching up" was said when it did nothing else."""
+    story = Story()
+    story.look(4)
+    back = story.node("n2")
+    back.ack_ms = 9_000
+    assert [one.code for one in story.look(20, story.grow(n0=2_000, n1=2_000)).problems] == ["cut_off"]
+    back.ack_ms, said = 2, set[str]()
+    for _ in range(12):
+        view = story.look(1, story.grow(n0=100, n1=100, n2=2_500))
+        said |= {one.code for one in view.problems}
+        assert "in step." not in headline(view)
+    assert "catching_up" in said and "not_catching_up" not in said, said

@@ -19,32 +19,44 @@ from pathlib import Path
 import pytest
 
 from app.bench.observer import Observer
+from app.commands.endings import Exit
 from app.db.base import rfc3339, utc_now
-from app.health.advice import RESTART
+from app.demo import run as demo
+from app.demo.breaks import SLOW_BY_S
+from app.demo.processes import descendants_of, engine_of
+from app.health.advice import ADVICE, RESTART, RESTART_MACHINE
 from app.health.audited import open_audit
+from app.health.facts import ATTENTION, Finding
 from app.health.group_view import AuditView, GroupView, Problem
+from app.health.next_steps import next_step
+from tests.ports import free_ports
 from tests.process.test_sentence import Run, demo_in, flip, follower_of
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
+OF_OTHER_GROUPS = ("a-broker-is-not-well", "a-certificate-ends", "a-state-machine-does-not-apply")
+TRIED_APART = ("{start}", RESTART, RESTART_MACHINE)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """A demo; whoever prints `quorumscope …` means the one that is installed, and here that is this checkout."""
-    place = tmp_path_factory.mktemp("steps")
-    (place / "bin").mkdir()
-    script = place / "bin" / "quorumscope"
+def steps_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whoever prints `quorumscope …` means the one that is installed, and here that is this checkout."""
+    script = tmp_path_factory.mktemp("bin") / "quorumscope"
     script.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m app.cli "$@"\n')
     script.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-        with demo_in(place) as made:
-            yield made
+        yield
 
 
-async def problem(watcher: Observer, node: str, codes: set[str]) -> Problem:
-    """The problem of that member, once it is named."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, steps_path: None) -> Iterator[Run]:
+    with demo_in(tmp_path_factory.mktemp("steps")) as made:
+        yield made
+
+
+async def problem(watcher: Observer, node: str | None, codes: set[str]) -> Problem:
+    """The problem of that member, or of the group, once it is named."""
 
     def found(view: GroupView) -> list[Problem]:
         return [one for one in view.problems if one.member == node and one.code in codes]
@@ -83,6 +95,67 @@ def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
         assert code == 0, output
         await watcher.in_step()
         await watcher.until("over", lambda _view: any(event.kind == "incident" for event in watcher.events))
+
+    run(work)
+
+
+@pytest.mark.parametrize(("what", "kind"), [("slow", "slow_link"), ("mute", "one_way"), ("deafen", "one_way")])
+def test_a_link_that_is_slow_or_carries_one_way_only_is_healed(run: Run, what: str, kind: str) -> None:
+    async def work(watcher: Observer) -> None:
+        node = follower_of(watcher)
+        if what == "slow":
+            watcher.demo.links.slow(node, SLOW_BY_S)
+        else:
+            watcher.demo.links.cut_way(node, inward=what == "deafen")
+        one = await problem(watcher, node, {kind})
+        assert one.command == f"quorumscope demo heal {node}"
+        await curl(one.curl)
+        code, output = await shell(one.command)
+        assert code == 0, output
+        await watcher.in_step()
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", ["no_leader", "engines_silent"])
+def test_what_is_wrong_with_the_whole_group_is_healed(run: Run, kind: str) -> None:
+    """Nobody hears anybody; all engines are stopped."""
+
+    async def work(watcher: Observer) -> None:
+        assert watcher.demo.breaker is not None
+        for node in watcher.demo.members:
+            if kind == "no_leader":
+                watcher.demo.links.isolate(node)
+            else:
+                await watcher.demo.breaker.do("pause", node)
+        one = await problem(watcher, None, {kind})
+        assert one.command == "quorumscope demo heal"
+        code, output = await shell(one.command)
+        assert code == 0, output
+        await watcher.in_step()
+
+    run(work)
+
+
+def test_every_other_command_and_curl_line_runs_as_it_is_printed(run: Run) -> None:
+    """Of all kinds of problems that a group of this kind may have; what starts a node and what audits have tests of
+    their own here."""
+
+    async def work(watcher: Observer) -> None:
+        node, lines = follower_of(watcher), {}
+        for code, advice in ADVICE.items():
+            if advice.section not in OF_OTHER_GROUPS and advice.command not in TRIED_APART:
+                for member in (node, None):
+                    step = next_step(Finding(code, ATTENTION, "", member), watcher.view)
+                    if not (step.command or "").startswith(("quorumscope audit", "quorumscope members address")):
+                        lines[step.command] = step.curl
+        assert {line.split()[1] for line in lines} >= {"status", "scrub", "members", "demo"}, lines
+        for command, curl_line in lines.items():
+            code, output = await shell(command)
+            assert code in (Exit.FINE, Exit.FINDING, Exit.UNDETERMINED), (command, code, output)
+            if curl_line is not None:
+                await curl(curl_line)
+        await watcher.in_step()
 
     run(work)
 
@@ -164,6 +237,26 @@ def test_a_damaged_store_is_repaired(run: Run) -> None:
     run(work)
 
 
+def test_a_member_that_is_looked_for_elsewhere_is_found_again(run: Run) -> None:
+    """Its leader goes to it without a relay from then on: no link of it can be broken after this."""
+
+    async def work(watcher: Observer) -> None:
+        node = follower_of(watcher)
+        leader_url = watcher.demo.members[str(watcher.view.leader_id)].control_url
+        (nowhere,) = free_ports(1)
+        code, output = await shell(f"quorumscope members address {node} 127.0.0.1:{nowhere} --node {leader_url} --yes")
+        assert code == 0, output
+        one = await problem(watcher, node, {"wrong_address"})
+        assert one.command is not None and watcher.demo.members[node].address in one.command
+        code, output = await shell(one.command)
+        assert code == Exit.USAGE and "give --yes" in output, "nobody is at a terminal here who could confirm it"
+        code, output = await shell(f"{one.command} --yes")
+        assert code == 0, output
+        await watcher.in_step()
+
+    run(work)
+
+
 def test_a_node_that_was_killed_is_started_as_it_was(run: Run) -> None:
     """The last one here: the node that it starts ends with it."""
 
@@ -191,3 +284,33 @@ def test_a_node_that_was_killed_is_started_as_it_was(run: Run) -> None:
             await started.wait()
 
     run(work)
+
+
+def test_a_state_machine_that_hangs_is_started_again(
+    tmp_path: Path, steps_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "STORE_SETTINGS", (*demo.STORE_SETTINGS, "node.state_machine=kv"))
+
+    async def work(watcher: Observer) -> None:
+        node = follower_of(watcher)
+        engine = engine_of(watcher.demo.members[node].pid)
+        (pid,) = [one for one in descendants_of(engine or 0) if b"node.state_machine" in words_of(one)]
+        os.kill(pid, signal.SIGSTOP)
+        leader_url = watcher.demo.members[str(watcher.view.leader_id)].control_url
+        code, output = await shell(f"quorumscope kv put key value --node {leader_url}")
+        assert code == 0, output
+        one = await problem(watcher, node, {"not_applying"})
+        url = watcher.demo.members[node].control_url
+        assert one.command == f"quorumscope restart --state-machine --node {url}"
+        code, output = await shell(one.command)
+        assert code == 0 and "another state machine has applied" in output, output
+        await watcher.in_step()
+
+    with demo_in(tmp_path) as made:
+        made(work)
+
+
+def words_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from app.commands.standing import StatusProblem
+from app.commands.standing import StatusProblem, reported
 from app.console.aggregate import ClusterInfo, group_view
 from app.console.pair_asking import state_of
 from app.console.sample import NodeSample
@@ -36,7 +36,4 @@ def _sample(url: str, said: HaView | str, now: datetime) -> NodeSample:
 
 
 def problems_of(view: GroupView) -> list[StatusProblem]:
-    return [
-        StatusProblem.model_validate({name: getattr(one, name) for name in StatusProblem.model_fields})
-        for one in view.problems
-    ]
+    return [reported(one) for one in view.problems]

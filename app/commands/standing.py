@@ -67,7 +67,7 @@ class AskedMember(View):
 
 
 class StatusProblem(View):
-    """One entry of `problems`; `member` None: it concerns the group."""
+    """One entry of `problems`; `member` None: it concerns the group; `since` None: since before anybody looked."""
 
     code: Text
     severity: Text
@@ -136,15 +136,16 @@ def summary_of(
         quorum=view.quorum,
         members=tuple(one for one in members if one.id in inside),
         others=tuple(one for one in members if one.id not in inside),
-        problems=tuple(
-            StatusProblem.model_validate({name: getattr(one, name) for name in StatusProblem.model_fields})
-            for one in pressed(view.problems, asked)
-            if one.severity != UNKNOWN
-        ),
+        problems=tuple(reported(one) for one in pressed(view.problems, asked) if one.severity != UNKNOWN),
         unknown=(*unknown_of(view), *brokers_unknown(members)),
         pending=view.pending,
         writes_stopped=writes_stopped(view),
     )
+
+
+def reported(one: Problem) -> StatusProblem:
+    said = {name: getattr(one, name) for name in StatusProblem.model_fields}
+    return StatusProblem.model_validate(said | ({"since": None} if one.since_unknown else {}))
 
 
 def pressed(problems: Sequence[Problem], asked: str | None) -> list[Problem]:

@@ -103,6 +103,8 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
     rules, proof = (PAIR_RULES, pair_unproven) if view.is_pair else (RULES, unproven)
     found = once([finding for rule in rules for finding in rule(facts)], view.leader_id)
     recall.forget_all_but({problem_id(one) for one in found} | recall.openings.ids)
+    if first_look and not recall.openings.looked:  # what stands already began nobody knows when
+        recall.older = {problem_id(one) for one in found if one.since is None}
     problems: list[Problem] = []
     pending = False
     for one in found:
@@ -111,7 +113,8 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
         if recall.noticed_s(key, now) < one.grace_s:
             pending = True
             continue
-        problems.append(problem_of(one, since, recall.lasts_since(key, one.since, now), now, view))
+        lasts_since = None if key in recall.older else recall.lasts_since(key, one.since, now)
+        problems.append(problem_of(one, since, lasts_since, now, view))
     ordered = sorted(problems, key=lambda one: SEVERITY_ORDER.index(one.severity))
     judged = view.model_copy(
         update={"problems": tuple(ordered), "unproven": tuple(proof(facts)), "pending": pending},
@@ -122,8 +125,9 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
     return judged
 
 
-def problem_of(one: Finding, since: datetime, lasts_since: datetime, now: datetime, view: GroupView) -> Problem:
-    lasted_s = (now - lasts_since).total_seconds()
+def problem_of(one: Finding, since: datetime, lasts_since: datetime | None, now: datetime, view: GroupView) -> Problem:
+    """`lasts_since` None: it was there before anybody looked, and nobody can say since when."""
+    lasted_s = 0.0 if lasts_since is None else (now - lasts_since).total_seconds()
     age = spell(lasted_s)
     # What has just begun has no age yet: nobody learns anything from "for 0 s".
     text = one.text if lasted_s >= 1 else AGE.sub("", one.text)
@@ -139,6 +143,7 @@ def problem_of(one: Finding, since: datetime, lasts_since: datetime, now: dateti
         # The same without an age: for an event, whose own time says when.
         what=AGE.sub("", one.text).replace("{age}", age) + ".",
         since=rfc3339(since),
+        since_unknown=lasts_since is None,
         next_step=step.sentence,
     )
 

@@ -81,7 +81,8 @@ class NextStep(View):
 class Problem(NextStep):
     """Something that is wrong, since when, and what to do; `what` is the text without an age.
 
-    `acknowledged_by`, `muted_until`: who has taken it on, and until when no message is sent of it.
+    `acknowledged_by`, `muted_until`: who has taken it on, and until when no message is sent of it. `since_unknown`:
+    it stood before anybody looked, and `since` is the first look.
     """
 
     id: Text
@@ -92,6 +93,7 @@ class Problem(NextStep):
     text: str
     what: str
     since: Text
+    since_unknown: bool = Field(default=False, exclude=True)
     next_step: str
     acknowledged_by: Text | None = None
     acknowledged_at: Text | None = None

@@ -129,6 +129,7 @@ class Recall:
     began: dict[str, datetime] = field(default_factory=dict)  # of what stood when the console was ended, and may still
     again: dict[str, datetime] = field(default_factory=dict)  # since when what was over for a moment is there again
     looks_since: datetime | None = None
+    older: set[str] = field(default_factory=set)  # what stood at a first look, of which nobody knows since when
 
     def began_before(self, problem_id: str) -> datetime | None:
         """When a problem began that an earlier console reported."""
@@ -235,6 +236,7 @@ class Recall:
 
     def forget_all_but(self, problem_ids: set[str]) -> None:
         """What is not seen, and not open from before; what an earlier console reported of it is over as well."""
+        self.older &= problem_ids
         for gone in self.noticed.keys() - problem_ids:
             del self.first_seen[gone], self.noticed[gone]
             self.again.pop(gone, None)

@@ -86,12 +86,17 @@ def next_step(finding: Finding, view: GroupView) -> NextStep:
         command=command.format(**fields),
         curl=None if lacks else with_token(advice.curl.format(**fields)),
         docs=f"{DOCS}#{advice.section}",
-        actions=advice.actions
-        if finding.node_id is not None
-        else tuple(a for a in advice.actions if a not in OF_A_MEMBER),
+        actions=tuple(one for one in advice.actions if helps(one, finding, view)),
         from_index=finding.from_index,
         to_index=finding.to_index,
     )
+
+
+def helps(action: str, finding: Finding, view: GroupView) -> bool:
+    """Leadership is moved away from a member that has it, and a member's buttons need one."""
+    if action == "transfer":
+        return finding.node_id == view.leader_id
+    return finding.node_id is not None or action not in OF_A_MEMBER
 
 
 def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[str, str]:

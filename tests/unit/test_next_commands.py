@@ -88,3 +88,12 @@ def test_a_scrub_is_not_printed_for_another_member_than_the_damaged_one() -> Non
     assert step.step.startswith("bring n2 back first") and "scrub" not in (step.command or "") and step.curl is None
     of_several = next_step(Finding("audit_divergent", ATTENTION, "", None), view)
     assert (of_several.command or "").startswith("quorumscope audit --node ") and of_several.curl is None
+
+
+def test_leadership_is_offered_to_be_moved_away_from_who_has_it_only() -> None:
+    """Of a slow follower the page offered to move leadership: away from a member that is well."""
+    story = Story()
+    story.look()
+    for code in ("slow_link", "engine_late", "alarm_broker_down", "alarm_applier_behind"):
+        offered = {node: next_step(Finding(code, ATTENTION, "", node), story.view).actions for node in ("n0", "n2")}
+        assert offered == {"n0": ("transfer",), "n2": ()}, code

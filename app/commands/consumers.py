@@ -14,7 +14,7 @@ from app.commands.broker_calls import all_items, change, look, path_of
 from app.commands.endings import Exit, Failure
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns
-from app.commands.output import JsonOption, say, show_json, show_lines
+from app.commands.output import JsonOption, say, show_json, show_lines, terminal_width, wrapped
 from app.commands.targets import I32_MAX, I64_MAX, Target, in_group
 
 Json = dict[str, Any]
@@ -79,6 +79,7 @@ def describe_group(target: Target, consumer_group: ConsumerGroup, as_json: JsonO
     lines += [f"member {each['client_id']} at {each['address']}, heard {each['heard_at']}"
               for each in one["members"]]  # fmt: skip
     lines += [f"wants {each['topic']}: {each['expression']}" for each in one["subscriptions"]]
+    lines = wrapped(lines, terminal_width())
     rows = [("TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "CLIENT")]
     rows += [
         (

@@ -17,7 +17,7 @@ from app.commands.control_calls import SILENT_AFTER_S, control_answer
 from app.commands.endings import Exit, Failure
 from app.commands.ha_promote import promote
 from app.commands.messages import in_columns
-from app.commands.output import JsonOption, show_json, show_lines, terminal_width
+from app.commands.output import JsonOption, show_json, show_lines, terminal_width, wrapped
 from app.commands.targets import ConfigOption, TokenFileOption, contexts_of, settings_of, token_of
 from app.commands.tls_options import TlsFlags
 from node.printable import escaped
@@ -62,7 +62,7 @@ def status(
 ) -> int:
     """Show who takes messages, what each slave has acknowledged, what is wrong and what to do."""
     from app.commands.pair_status import judged, problems_of
-    from app.commands.status_table import lines_of, wrapped
+    from app.commands.status_table import lines_of
     from app.console.pair_view import connections_of, rows_of
     from app.health.facts import INFO
     from app.health.recall import Recall

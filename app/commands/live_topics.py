@@ -13,7 +13,7 @@ from app.commands.broker_calls import all_items, change, look, path_of
 from app.commands.endings import Exit, Failure
 from app.commands.members import YesOption, confirmed
 from app.commands.messages import in_columns, topic_commands
-from app.commands.output import JsonOption, show, show_json, show_lines
+from app.commands.output import JsonOption, show, show_json, show_lines, terminal_width, wrapped
 from app.commands.targets import Target, in_group
 
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ def show_topic(target: Target, topic: str, *, as_json: bool) -> int:
         f"topic {one['topic']}: {one['messages']:,} messages, {bytes_of(one)} bytes;"
         f" {one['read_queues']} queues to read, {one['write_queues']} to write, permission {one['perm']}"
     )
-    show_lines([head, *in_columns(rows)])
+    show_lines([*wrapped([head], terminal_width()), *in_columns(rows)])
     return Exit.FINE
 
 

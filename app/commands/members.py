@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from app.commands.access_flags import AccessFlags
 from app.commands.endings import Exit, Failure
 from app.commands.ledger_calls import run_async
-from app.commands.output import JsonOption, say, show, show_json, show_lines, terminal_width
+from app.commands.output import JsonOption, say, show, show_json, show_lines, terminal_width, wrapped
 from app.commands.targets import I64_MAX, Target, in_group
 from app.commands.waiting import said_if_slow
 from app.health.facts import entries_of
@@ -129,7 +129,6 @@ def voters_make(needed: int | None) -> str:
 @in_group
 def list_members(target: Target, as_json: JsonOption = False) -> int:
     """Show who belongs to the group, as its leader's log says."""
-    from app.commands.status_table import wrapped
 
     found = run_async(lambda: ask_members(target))
     if as_json:

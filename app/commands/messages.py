@@ -15,7 +15,7 @@ import typer
 
 from app.commands.directories import existing_directory
 from app.commands.endings import Exit, Failure
-from app.commands.output import JsonOption, show_json, show_lines, terminal_width
+from app.commands.output import JsonOption, show_json, show_lines, terminal_width, wrapped
 from app.commands.targets import Target, in_group
 from node.printable import escaped
 
@@ -181,7 +181,7 @@ def describe_topic(
         if found["perm"] is not None:
             head.append(f"config/topics.json: {found['read_queues']} to read, {found['write_queues']} to write, "
                         f"permission {found['perm']}")  # fmt: skip
-        show_lines(head + in_columns(rows))
+        show_lines(wrapped(head, terminal_width()) + in_columns(rows))
     return Exit.FINE
 
 
@@ -309,7 +309,6 @@ def in_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     room = terminal_width()
     if room is None or max(map(len, lines)) <= room:
         return lines
-    from app.commands.status_table import wrapped
 
     head, *others = rows
     return wrapped(["  ".join(map(" ".join, zip(head, row, strict=True))) for row in others], room)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from collections.abc import Iterable
-from typing import Annotated, Any
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 from node.printable import escaped, escaped_json, json_for
 
+COMMAND: Final = "      "  # what begins so is to be pasted
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -34,6 +36,20 @@ def show_lines(lines: Iterable[str]) -> None:
 def terminal_width() -> int | None:
     """How many characters a line of stdout has room for; None where it is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
+    """Broken between words, the rest of a line below its first words; commands stay whole."""
+    found: list[str] = []
+    for line in lines:
+        if width is None or len(line) <= width or line.startswith(COMMAND):
+            found.append(line)
+            continue
+        indent = " " * (len(line) - len(line.lstrip()) or 2)
+        found += textwrap.wrap(
+            line, max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    return found
 
 
 def show_json(value: Any) -> None:

@@ -6,11 +6,11 @@ Invariants: unknown is "?", never 0; a command is printed on one line, as it is 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Final
 
 from app.commands.endings import Silence
+from app.commands.output import COMMAND, wrapped
 from app.commands.standing import AskedMember, StatusProblem, StatusView
 from app.health.facts import INFO, capital, join
 
@@ -21,7 +21,6 @@ COLUMNS: Final = (
 COLUMNS_HEAD: Final = {name: name for name, _ in COLUMNS}
 LEFT: Final = ("id", "role", "flush", "address")  # where their words begin
 LEFT_OUT_FIRST: Final = ("begin", "applied", "flush", "durable", "committed", "address")
-COMMAND: Final = "      "  # what begins so is to be pasted
 Row = dict[str, str]
 
 
@@ -126,20 +125,6 @@ def fitted(rows: Sequence[tuple[Row, str]], width: int) -> list[str]:
         lines += wrapped([f"    {why}"], width) if why else []
     note = f"  (no room here for {', '.join(name for name, _ in COLUMNS if name in left_out)}: --json has all)"
     return lines + (wrapped([note], width) if left_out else [])
-
-
-def wrapped(lines: Sequence[str], width: int | None) -> list[str]:
-    """Broken between words, the rest of a line below its first words; commands stay whole."""
-    found: list[str] = []
-    for line in lines:
-        if width is None or len(line) <= width or line.startswith(COMMAND):
-            found.append(line)
-            continue
-        indent = " " * (len(line) - len(line.lstrip()) or 2)
-        found += textwrap.wrap(
-            line, max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
-    return found
 
 
 def without_leader(summary: StatusView) -> str:

@@ -1,7 +1,9 @@
 """The console's client of control planes: one connection pool for all, bounded, with short time limits.
 
 Invariants: at most IN_FLIGHT_MAX requests at a time over all nodes. An answer is bounded while it is read: by
-ANSWER_BYTES_MAX as it comes over the wire (no compression is asked for, and none is undone), and by one time limit for
+ANSWER_BYTES_MAX where it carries bodies or tables, else by VIEW_BYTES_MAX or a little more (it is parsed on the loop,
+16 MiB for a second, and a member is asked twice a second), as it comes over the wire (no compression is asked for,
+and none is undone), and by one time limit for
 everything from the connection to its last byte, so that a byte now and then keeps nobody busy. A redirect is never
 followed (a control plane has none), and a token goes only where `credentials` says (app.console.addresses).
 """
@@ -32,6 +34,9 @@ from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
 ANSWER_BYTES_MAX: Final = 16 << 20
+VIEW_BYTES_MAX: Final = 1 << 20
+LONG: Final = ("entries", "truncations", "segments", "snapshots", "digests", "messages", "consumer-groups")
+BYTES_MAX: Final = dict.fromkeys(LONG, ANSWER_BYTES_MAX) | {"state": 2 << 20, "events": 4 << 20}
 OLDER_S: Final = 60.0  # longer than any request
 TIMEOUT_S: Final = 2.0  # for each step: a connection's next bytes
 TOTAL_S: Final = 5.0  # for all of it
@@ -233,11 +238,9 @@ async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> 
     coding = answer.headers.get("content-encoding", "identity")
     if coding.lower() != "identity":
         raise NodeUnreachable(f"{control_url} answered {path} compressed ({coding[:20]!r})", code="compressed")
-    body = bytearray()
+    body, bytes_max = bytearray(), BYTES_MAX.get(path.partition("/")[0], VIEW_BYTES_MAX)
     async for piece in answer.aiter_bytes():
         body += piece
-        if len(body) > ANSWER_BYTES_MAX:
-            raise NodeUnreachable(
-                f"{control_url} answered more than {ANSWER_BYTES_MAX} bytes for {path}", code="too_long"
-            )
+        if len(body) > bytes_max:
+            raise NodeUnreachable(f"{control_url} answered more than {bytes_max} bytes for {path}", code="too_long")
     return bytes(body)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, Strict, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, PlainValidator, Strict, StringConstraints
 from pydantic_core import PydanticCustomError
 
 # Fits 63 bits, as the history stores it.
 INDEX_MAX: Final = 1 << 62
 TEXT_MAX: Final = 20_000
 ITEMS_MAX: Final = 20_000
+ALARMS_MAX: Final = 64  # each is a problem, which is judged beside all others, several times a second
+PEERS_MAX: Final = 256  # far more than a group has members: who reads a view compares each with each
 
 JsonObject = dict[str, JsonValue]
 
@@ -35,6 +37,14 @@ Number = Annotated[int | float, PlainValidator(_number, json_schema_input_type=f
 Text = Annotated[str, StringConstraints(strict=True, max_length=TEXT_MAX)]
 Flag = Annotated[bool, Strict()]
 Bounded = Field(max_length=ITEMS_MAX)
+OfMembers = Field(max_length=PEERS_MAX)
+
+
+def _first(value: Any) -> Any:
+    return value[:ALARMS_MAX] if isinstance(value, list | tuple) else value
+
+
+FirstOnes = BeforeValidator(_first)  # of more than there can be, the rest says nothing new
 
 
 class View(BaseModel):

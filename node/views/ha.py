@@ -5,11 +5,11 @@ Offsets are places in the commit log in bytes; ages and lags are milliseconds; n
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from node.views.base import Flag, JsonObject, Number, Text, View, Whole
+from node.views.base import FirstOnes, Flag, JsonObject, Number, Text, View, Whole
 
 HaRole = Literal["SYNC_MASTER", "ASYNC_MASTER", "SLAVE"]
 HA_ITEMS_MAX = 1000
@@ -190,7 +190,7 @@ class HaView(View):
     waiting: tuple[HaWaiting, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
     waiting_count: Whole | None = None
     so_far: HaCounts | None = None
-    problems: tuple[HaProblem, ...] = Field(default=(), max_length=HA_ITEMS_MAX)
+    problems: Annotated[tuple[HaProblem, ...], FirstOnes] = ()
     metadata: JsonObject | None = None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from node.views.base import AnswerView, Bounded, Flag, Number, Text, Unknowns, View, Whole
+from node.views.base import AnswerView, Bounded, Flag, Number, OfMembers, Text, Unknowns, View, Whole
 
 
 class MemberView(View):
@@ -47,7 +47,7 @@ class MembersView(AnswerView):
     leader_id: Text | None = None
     index: Whole | None = None
     needed: Whole | None = None
-    items: Annotated[tuple[MemberView, ...], Bounded] | None = None
+    items: Annotated[tuple[MemberView, ...], OfMembers] | None = None
     next: Text | None = None
     pending: PendingView | None = None
     removed: Annotated[tuple[Text, ...], Bounded] | None = None

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
-from node.views.base import AnswerView, Bounded, Flag, Number, Text, Unknowns, View, Whole
+from node.views.base import AnswerView, Flag, Number, OfMembers, Text, Unknowns, View, Whole
 
 
 class WatermarkView(View):
@@ -38,7 +38,7 @@ class WatermarksView(AnswerView):
     end_index: Whole | None = None
     committed_index: Whole | None = None
     applied_index: Whole | None = None
-    peers: Annotated[tuple[WatermarkView, ...], Bounded] | None = None
+    peers: Annotated[tuple[WatermarkView, ...], OfMembers] | None = None
     unknown: Unknowns | None = None
     reason: Text | None = None
     leader_control_url: Text | None = None
@@ -86,7 +86,7 @@ class DispatcherView(View):
     quota: QuotaView | None = None
     last_error: Text | None = None
     snapshot: SnapshotSentView | None = None
-    transitions: Annotated[tuple[TransitionView, ...], Bounded] | None = None
+    transitions: Annotated[tuple[TransitionView, ...], OfMembers] | None = None
 
 
 class DispatchersView(AnswerView):
@@ -94,7 +94,7 @@ class DispatchersView(AnswerView):
 
     term: Whole | None = None
     leader_id: Text | None = None
-    items: Annotated[tuple[DispatcherView, ...], Bounded] | None = None
+    items: Annotated[tuple[DispatcherView, ...], OfMembers] | None = None
     next: Text | None = None
     reason: Text | None = None
     leader_control_url: Text | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from node.views.base import AnswerView, Bounded, Flag, Number, Text, Unknowns, View, Whole
+from node.views.base import AnswerView, Bounded, FirstOnes, Flag, Number, OfMembers, Text, Unknowns, View, Whole
 
 
 class LogView(View):
@@ -260,8 +260,8 @@ class StateView(AnswerView):
     timing: TimingView | None = None
     settings: SettingsView | None = None
     log: LogView | None = None
-    peers: Annotated[tuple[PeerView, ...], Bounded] | None = None
-    links: Annotated[tuple[LinkView, ...], Bounded] | None = None
+    peers: Annotated[tuple[PeerView, ...], OfMembers] | None = None
+    links: Annotated[tuple[LinkView, ...], OfMembers] | None = None
     connections: ConnectionsView | None = None
     certificates: Annotated[tuple[CertificateView, ...], Bounded] | None = None
     disk: DiskView | None = None
@@ -270,7 +270,7 @@ class StateView(AnswerView):
     scrub: ScrubView | None = None
     retention: RetentionView | None = None
     applier: ApplierView | None = None
-    alarms: Annotated[tuple[Alarm, ...], Bounded] | None = None
+    alarms: Annotated[tuple[Alarm, ...], FirstOnes] | None = None
     version: Text | None = None
     unknown: Unknowns | None = None
     # The command that starts this node again, as its control plane knows it.

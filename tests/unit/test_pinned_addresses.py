@@ -216,7 +216,7 @@ def test_an_answer_without_an_end_is_left_at_its_bound() -> None:
     async def work() -> None:
         endless = Dripping(b"x" * (1 << 16))
         assert await ask(endless) == "too_long"
-        assert endless.given_bytes <= nodes_module.ANSWER_BYTES_MAX + (1 << 17)
+        assert endless.given_bytes <= nodes_module.BYTES_MAX["state"] + (1 << 17)
 
     run(work())
 

@@ -1,0 +1,98 @@
+"""A member that answers its console with far more than there can be: lists of tens of thousands, answers of megabytes.
+
+Drawn from a seed (ATTACK_SEED has others drawn). The console compared each with each, several times a second, and
+parsed 16 MiB for a second at a time: one member of one group had all of its loop. What it lies about counts as no
+answer, or its beginning alone does; other members, and pages, are as before.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.console.nodes import BYTES_MAX, VIEW_BYTES_MAX
+from node.views.base import ALARMS_MAX, PEERS_MAX
+from tests.attack.remoting_kit import drawn
+from tests.unit.console_kit import Kit, run, running
+from tests.unit.fake_control import FakeGroup, FakeNode
+
+OTHER_PROBLEMS_MAX = 30
+
+
+def many(one: dict[str, Any], name: str, rng: random.Random, least: int = PEERS_MAX) -> list[dict[str, Any]]:
+    return [one | {name: f"x{number}"} for number in range(rng.randrange(least + 1, 6_000))]
+
+
+def peers(node: FakeNode, rng: random.Random) -> tuple[str, Any]:
+    named = {"id": "", "address": "10.0.0.1:1", "control_url": f"http://10.0.0.{rng.randrange(256)}:8431"}
+    return "state", node.state() | {"peers": many(named, "id", rng)}
+
+
+def links(node: FakeNode, rng: random.Random) -> tuple[str, Any]:
+    return "state", node.state() | {"links": many({"last_heard_ms": 5}, "peer_id", rng)}
+
+
+def watermarks(node: FakeNode, rng: random.Random) -> tuple[str, Any]:
+    said = node.group.watermarks(node)
+    return "watermarks", said | {"peers": many(said["peers"][1], "id", rng)}
+
+
+def dispatchers(node: FakeNode, rng: random.Random) -> tuple[str, Any]:
+    said = node.group.dispatchers(node)
+    return "dispatchers", said | {"items": many(said["items"][0], "peer_id", rng)}
+
+
+def nothing_at_all(node: FakeNode, rng: random.Random) -> tuple[str, Any]:
+    """Parsed as it should be, and all of it in vain."""
+    what = rng.choice(["state", "watermarks", "dispatchers", "closures"])
+    sent = json.dumps(node.state() if what == "state" else {}).encode()
+    junk = rng.choice([b"[]", b"0", b'""', b"{}"])
+    count = BYTES_MAX.get(what, VIEW_BYTES_MAX) // (len(junk) + 1) + 1
+    return what, sent[:-1] + (b"," if len(sent) > 2 else b"") + b'"junk":[' + b",".join([junk] * count) + b"]}"
+
+
+async def refused(kit: Kit, node: FakeNode, what: str) -> None:
+    sample = next(one for one in kit.console.watches["demo"].samples if one.node_id == node.id)
+    await kit.until(lambda: sample.problem if what == "state" else sample.unanswered.get(what))
+    why = sample.problem if what == "state" else sample.unanswered[what]
+    assert why is not None and (" items" in why or "answered more than" in why), why
+
+
+@pytest.mark.parametrize("lie", [peers, links, watermarks, dispatchers, nothing_at_all], ids=lambda lie: lie.__name__)
+def test_more_than_there_can_be_is_no_answer(tmp_path: Path, lie: Any) -> None:
+    rng = drawn(f"lies of {lie.__name__}")
+
+    async def work() -> None:
+        async with running(tmp_path, group := FakeGroup()) as kit:
+            await kit.watched()
+            leader = group.nodes["n0"]
+            what, said = lie(leader, rng)
+            leader.odd[what] = said
+            await refused(kit, leader, what)
+            ann = await kit.person()
+            assert (await ann.get("/clusters/demo")).status_code == 200
+            del leader.odd[what]
+            await kit.until(lambda: kit.console.watches["demo"].view.leader_id == "n0")
+
+    run(work())
+
+
+def test_of_very_many_alarms_the_first_are_problems(tmp_path: Path) -> None:
+    rng = drawn("alarms")
+
+    async def work() -> None:
+        async with running(tmp_path, group := FakeGroup()) as kit:
+            await kit.watched()
+            weighs = rng.choice(["critical", "warning", "info"])
+            group.nodes["n1"].alarms = many({"severity": weighs, "text": "y" * 50}, "code", rng, ALARMS_MAX)
+            watch = kit.console.watches["demo"]
+            await kit.until(lambda: len(watch.view.problems) >= ALARMS_MAX)
+            assert len(watch.view.problems) <= ALARMS_MAX + OTHER_PROBLEMS_MAX
+            ann = await kit.person()
+            assert (await ann.get("/clusters/demo")).status_code == 200
+
+    run(work())

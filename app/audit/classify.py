@@ -1,7 +1,6 @@
 """The audit's classifier: facts become findings, each with its class, severity and sentence. Pure.
 
-Invariants: a class has the one severity of the table (`position_mismatch` is milder on a Java replica, `state_mismatch`
-where the state machine is one's own); what is
+Invariants: a class has the one severity of the table (`position_mismatch` alone is milder on a Java replica); what is
 above the committed index is innocent only while the committed index is *known* for every replica involved; with two
 replicas that disagree nobody is blamed.
 """
@@ -24,7 +23,7 @@ SEVERITIES: Final[dict[str, str]] = {
     "record_invalid": "critical",
     "index_record_mismatch": "critical",
     "truncated_committed": "critical",
-    "state_mismatch": "critical",
+    "state_mismatch": "warning",
     "position_mismatch": "warning",
     "uncommitted_divergence": "info",
     "lagging": "info",

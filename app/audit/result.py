@@ -15,6 +15,7 @@ from app.audit.sentences import about_crcs, what_is_equal
 
 DEPTHS: Final = ("chain", "digest", "bytes")
 FINDINGS_MAX: Final = 1000
+STATES_DIFFER: Final = " Of what was made of the log: "  # in the summary, before what differs
 EXIT_CODES: Final = {"consistent": 0, "divergent": 1, "unauditable": 2}
 
 PROVES: Final[dict[str, str]] = {
@@ -104,7 +105,20 @@ def summary(
     fence: Fence,
     twice: bool,
 ) -> str:
-    """One sentence for people."""
+    """One sentence for people, and one where states differ."""
+    differ = [f for f in findings if f.cls == "state_mismatch"]
+    more = f"{STATES_DIFFER}{differ[-1].detail}." if differ else ""
+    return _of_logs(verdict, depth, findings, unaudited, fence, twice) + more
+
+
+def _of_logs(
+    verdict: str,
+    depth: str,
+    findings: Sequence[Finding],
+    unaudited: Sequence[Unaudited],
+    fence: Fence,
+    twice: bool,
+) -> str:
     if verdict == "divergent":
         critical = [f for f in findings if f.severity == "critical"]
         more = f", and {len(critical) - 1:,} more critical findings" if len(critical) > 1 else ""

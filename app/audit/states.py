@@ -5,6 +5,8 @@ state machine that looks at a clock, at anything random, at the order of a set) 
 A snapshot stands for every entry up to its last one, so two of them behind the same entry are of the same state, or the
 state machine is not what it has to be.
 
+It is no part of the verdict, which is about the logs: they agree, and nothing that mends a log mends a state.
+
 Invariants: only what stands behind one and the same entry (index, term, chain) is compared; the checksum is the one
 with which the snapshot was saved, which the members' scrub holds against their disks; what cannot be asked is not
 compared, and fails no audit.
@@ -111,8 +113,7 @@ def compare_states(states: Sequence[State], fence: Fence) -> list[Finding]:
             f" machine does not make the same of the same entries{why}"
         )
         involved = sorted(replica for replicas in sides.values() for replica in replicas)
-        severity = "critical" if is_shipped else "warning"
-        found.append(finding("state_mismatch", involved, index, index, text, severity=severity))
+        found.append(finding("state_mismatch", involved, index, index, text))
     return found
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
+from app.audit.result import STATES_DIFFER
 from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.db.audits import AuditRow, as_json
@@ -41,6 +42,10 @@ async def look_up(console: Console, runner: AuditRunner, cluster_id: str) -> Non
             where = spelled_range if (row.result or {}).get("unit") != "offset" else spelled_offsets
             said = where(found[0]["from_index"], found[0]["to_index"])
             counts = with_first(counts, said, found[0]["replicas"])
+    elif counts is not None:
+        row = next(one for one in kept if one.id == counts.id)
+        differ = STATES_DIFFER in str((row.result or {}).get("summary") or "")
+        counts = counts.model_copy(update={"states_differ": differ})
     console.audits[cluster_id] = counts
 
 

@@ -33,9 +33,10 @@ def audit_phrase(view: GroupView) -> str:
     if audit is not None and audit.verdict == "unauditable":
         return ""  # a note says it
     at = None if audit is None else time_of(audit.finished_at)
-    if at is None or now is None:
+    if audit is None or at is None or now is None:
         return "Never audited."
-    return f"The last audit, {spell(seconds_since(at, now))} ago, found no difference."
+    found = "equal logs, and states that differ" if audit.states_differ else "no difference"
+    return f"The last audit, {spell(seconds_since(at, now))} ago, found {found}."
 
 
 def open_audit(audits: Sequence[AuditView]) -> AuditView | None:

@@ -131,6 +131,7 @@ class AuditView(View):
     """An audit, as far as the sentence needs it; `first`: what it found first, in words.
 
     `found_from` to `found_to`: what all its critical findings lie in; None where it does not list them all.
+    `states_differ`: the logs agree, and what a state machine made of them does not.
     """
 
     id: Text | None = None
@@ -144,6 +145,7 @@ class AuditView(View):
     node_id: Text | None = None
     found_from: Whole | None = None
     found_to: Whole | None = None
+    states_differ: Flag | None = None
 
 
 class StartView(View):

@@ -12,6 +12,7 @@ from app.audit.blocks import Party, compare_block, digest_block
 from app.audit.classify import Finding, classify, single_copy_ranges
 from app.audit.fence import Fence, Truncated, coverage
 from app.audit.replicas import DirectorySegments, ReplicaSpec
+from app.audit.result import STATES_DIFFER, build_result
 from app.audit.states import Saved, State, about_states, compare_states, saved_states
 from node.snapshots.directory import SnapshotMeta, SnapshotWriter
 from node.store.files.identity import Identity, write_identity
@@ -340,7 +341,12 @@ def test_states_behind_one_entry_that_differ_are_found(tmp_path: Path) -> None:
     assert "n0 and n2 (100 bytes, CRC 000000ab) against n1 (100 bytes, CRC 000000cd)" in found.detail
     assert "or saves equal states as different bytes" in found.detail
     (shipped,) = compare_states([State("n0", "kv", (SAME,)), State("n1", "kv", (OTHER,))], fence)
-    assert shipped.severity == "critical" and "or saves" not in shipped.detail
+    assert "or saves" not in shipped.detail
+    said = build_result(fence=fence, depth="bytes", findings=[found], unaudited=[], rows=0, seconds=0.0, twice=True)
+    assert (
+        said["verdict"] == "consistent"
+        and f"{STATES_DIFFER}the states that were saved behind entry 90 differ" in said["summary"]
+    )
 
 
 def test_only_states_behind_the_same_entry_are_compared(tmp_path: Path) -> None:

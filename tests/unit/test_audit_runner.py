@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from app.audit import runner as runner_module
+from app.audit.result import STATES_DIFFER
 from app.audit.runner import AuditRunner
+from app.console.last_audits import look_up
 from app.db.audits import FINAL
 from tests.unit.console_kit import run, running
 
@@ -104,3 +110,22 @@ def test_an_audit_outlives_a_database_that_is_away(
     run(work())
     said = [record.getMessage() for record in caplog.records if "the database is away" in record.getMessage()]
     assert len(said) == 2 and all(line.startswith("audit ") for line in said)
+
+
+def test_the_sentence_says_where_the_last_audit_found_states_that_differ() -> None:
+    """The result of a real comparison, through what the console keeps of it."""
+
+    async def said(summary: str) -> bool | None:
+        row = SimpleNamespace(
+            id="a1", cluster_id="c", cluster_name="g", depth="bytes", from_index=None, to_index=None, state="done",
+            verdict="consistent", progress=None, result={"summary": summary}, problem=None, requested_by="ann",
+            created_at=datetime(2026, 11, 28, tzinfo=UTC), finished_at=datetime(2026, 11, 28, tzinfo=UTC),
+        )  # fmt: skip
+        newest = AsyncMock(return_value=[row])
+        console, runner = SimpleNamespace(audits={}), SimpleNamespace(kept=SimpleNamespace(newest=newest))
+        await look_up(console, runner, "c")  # type: ignore[arg-type]
+        kept: bool | None = console.audits["c"].states_differ
+        return kept
+
+    assert asyncio.run(said("3 replicas hold the same 9 entries (0 to 8), every byte read.")) is False
+    assert asyncio.run(said(f"3 replicas hold the same.{STATES_DIFFER}the states that were saved ...")) is True

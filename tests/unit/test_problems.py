@@ -386,6 +386,12 @@ def audited_well(story: Story) -> None:
     story.look(2)
 
 
+def audited_with_states_that_differ(story: Story) -> None:
+    """It was no difference, for the verdict is about the logs."""
+    story.audit = audit("consistent").model_copy(update={"states_differ": True})
+    story.look(2)
+
+
 def asynchronous(story: Story) -> None:
     story.group.flush = "async"
     story.look()
@@ -538,13 +544,17 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (audited_in_part, "ok", ["audit_incomplete"], "All 3 replicas are in step.", "could not compare everything"),
     (audited_well, "ok", [], "All 3 replicas are in step.", "The last audit, 12 min ago, found no difference."),
     (
+        audited_with_states_that_differ, "ok", [], "All 3 replicas are in step.",
+        "The last audit, 12 min ago, found equal logs, and states that differ.",
+    ),
+    (
         asynchronous,
         "ok",
         ["flush_async"],
         "All 3 replicas are in step.",
         "Flush is async: writes are acknowledged before",
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

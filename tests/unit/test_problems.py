@@ -388,7 +388,7 @@ def audited_well(story: Story) -> None:
 
 def audited_with_states_that_differ(story: Story) -> None:
     """It was no difference, for the verdict is about the logs."""
-    story.audit = audit("consistent").model_copy(update={"states_differ": True})
+    story.audit = audit("consistent") | {"states_differ": True}
     story.look(2)
 
 

@@ -233,6 +233,8 @@ def test_what_to_do_is_on_the_page_with_its_commands_and_buttons_as_the_role_all
         assert "quorumscope status --node http://127.0.0.1:8433" in html
         assert 'href="/docs/problems#a-member-is-cut-off"' in html
         story.node("n2").ack_ms, story.node("n2").rtt_ms = 20, 250.0
+        assert "/leadership" not in render_fragments(story.look(6), "operator")["sentence"], "a follower is slow"
+        story.node("n1").rtt_ms = 250.0
         slow = story.look(6)
         assert "/leadership" in render_fragments(slow, "operator")["sentence"]
         assert "/leadership" not in render_fragments(slow, "viewer")["sentence"]

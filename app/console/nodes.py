@@ -34,9 +34,9 @@ from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
 ANSWER_BYTES_MAX: Final = 16 << 20
-VIEW_BYTES_MAX: Final = 1 << 20
+VIEW_BYTES_MAX: Final = 512 << 10
 LONG: Final = ("entries", "truncations", "segments", "snapshots", "digests", "messages", "consumer-groups")
-BYTES_MAX: Final = dict.fromkeys(LONG, ANSWER_BYTES_MAX) | {"state": 2 << 20, "events": 4 << 20}
+BYTES_MAX: Final = dict.fromkeys(LONG, ANSWER_BYTES_MAX) | {"state": 1 << 20, "events": 2 << 20}
 OLDER_S: Final = 60.0  # longer than any request
 TIMEOUT_S: Final = 2.0  # for each step: a connection's next bytes
 TOTAL_S: Final = 5.0  # for all of it

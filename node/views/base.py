@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 INDEX_MAX: Final = 1 << 62
 TEXT_MAX: Final = 20_000
 ITEMS_MAX: Final = 20_000
+FAULTS_MAX: Final = 5_000  # ranges of damaged entries
 ALARMS_MAX: Final = 64  # each is a problem, which is judged beside all others, several times a second
 PEERS_MAX: Final = 256  # far more than a group has members: who reads a view compares each with each
 
@@ -40,11 +41,13 @@ Bounded = Field(max_length=ITEMS_MAX)
 OfMembers = Field(max_length=PEERS_MAX)
 
 
-def _first(value: Any) -> Any:
-    return value[:ALARMS_MAX] if isinstance(value, list | tuple) else value
+def first(most: int) -> BeforeValidator:
+    """Of more than there can be, the rest says nothing new."""
+    return BeforeValidator(lambda value: value[:most] if isinstance(value, list | tuple) else value)
 
 
-FirstOnes = BeforeValidator(_first)  # of more than there can be, the rest says nothing new
+FirstAlarms = first(ALARMS_MAX)
+FirstFaults = first(FAULTS_MAX)
 
 
 class View(BaseModel):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from node.views.base import FirstOnes, Flag, JsonObject, Number, Text, View, Whole
+from node.views.base import FirstAlarms, Flag, JsonObject, Number, Text, View, Whole
 
 HaRole = Literal["SYNC_MASTER", "ASYNC_MASTER", "SLAVE"]
 HA_ITEMS_MAX = 1000
@@ -190,7 +190,7 @@ class HaView(View):
     waiting: tuple[HaWaiting, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)
     waiting_count: Whole | None = None
     so_far: HaCounts | None = None
-    problems: Annotated[tuple[HaProblem, ...], FirstOnes] = ()
+    problems: Annotated[tuple[HaProblem, ...], FirstAlarms] = ()
     metadata: JsonObject | None = None
 
 

@@ -6,7 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from node.views.base import AnswerView, Bounded, FirstOnes, Flag, Number, OfMembers, Text, Unknowns, View, Whole
+from node.views.base import (
+    AnswerView,
+    Bounded,
+    FirstAlarms,
+    FirstFaults,
+    Flag,
+    Number,
+    OfMembers,
+    Text,
+    Unknowns,
+    View,
+    Whole,
+)
 
 
 class LogView(View):
@@ -265,12 +277,12 @@ class StateView(AnswerView):
     connections: ConnectionsView | None = None
     certificates: Annotated[tuple[CertificateView, ...], Bounded] | None = None
     disk: DiskView | None = None
-    faults: Annotated[tuple[FaultView, ...], Bounded] | None = None
+    faults: Annotated[tuple[FaultView, ...], FirstFaults] | None = None
     repair: RepairView | None = None
     scrub: ScrubView | None = None
     retention: RetentionView | None = None
     applier: ApplierView | None = None
-    alarms: Annotated[tuple[Alarm, ...], FirstOnes] | None = None
+    alarms: Annotated[tuple[Alarm, ...], FirstAlarms] | None = None
     version: Text | None = None
     unknown: Unknowns | None = None
     # The command that starts this node again, as its control plane knows it.

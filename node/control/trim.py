@@ -50,7 +50,7 @@ async def trim(parts: PartsDep, response: Response, body: Trim, key: Key = None)
     """Remove the oldest data files that hold only entries up to `through_index` from this node's log.
 
     What a member is not known to hold, or a pin keeps, stays; with `force` it goes, and the outcome says whom it leaves
-    behind.
+    behind. What a state machine applies again when it starts stays in any case: save a snapshot first.
     """
     asked = body.model_dump(exclude={"dry_run"})
     known = parts.operations.earlier("trim", key, asked)

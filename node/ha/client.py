@@ -259,7 +259,7 @@ class HAClient:
         self._check_epochs()
         if verdict.stand.is_served:
             self._check_age()
-        full = self._store.full
+        full = self._store.full or str(self._hellos[1].get("unable", ""))  # or it was, when it said so
         if full and (verdict.stand.is_served or verdict.reason == takes_nothing(full)):
             self.stand = None
             raise HaError(full)

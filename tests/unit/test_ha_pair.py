@@ -246,6 +246,29 @@ def test_oddity_17_acknowledgements_count_per_slave_not_per_connection(tmp_path:
     assert first.connection is not None and first.connection.phase is Phase.CLOSED
 
 
+def test_a_disk_that_gets_room_while_its_slave_is_judged_is_no_other_trouble(tmp_path: Path) -> None:
+    """It was said once more, as if its master had refused it for a reason of its own."""
+    pair = Pair(tmp_path)
+    put(pair.log, *range(5))
+    slave = pair.slave()
+    slave.store.full = "the disk is full"
+    slave.connect().carry()
+    slave.connect()
+    assert slave.connection is not None
+    for _ in range(2):  # up to its hello, and not the verdict
+        slave.connection.receive(slave.client.next_bytes(pair.clock()), pair.clock())
+        if slave.client.state is State.ASKED:
+            slave.client.receive(bytes(slave.connection.next_bytes(pair.clock())), pair.clock())
+    assert slave.client.state is State.SAID
+    slave.store.full = ""
+    slave.carry()
+    slave.connect().carry()
+    assert slave.client.state is State.TRANSFER and same(slave)
+    assert [kind for kind, _severity, _text in pair.notes if kind.startswith("ha_not") or kind == "ha_served"] == [
+        "ha_not_served", "ha_served",
+    ]  # fmt: skip
+
+
 def test_a_slave_that_lost_power_behind_a_half_open_link_comes_back_with_what_is_left(tmp_path: Path) -> None:
     """Its master still knows what it had: nothing new is answered for that, and it is served from where it ends now."""
     pair = Pair(tmp_path)

@@ -196,6 +196,11 @@ class ClassicBrokers:
         files = sorted((self.directory / name / "commitlog").iterdir())
         return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
 
+    def aside_of(self, name: str) -> bytes:
+        """All that was cut from its log."""
+        folder = self.directory / name / "quorumscope" / "cut"
+        return b"".join(path.read_bytes() for path in folder.iterdir()) if folder.exists() else b""
+
     def bodies_of(self, name: str) -> Counter[bytes]:
         """Every message in its commit log."""
         data, place = self.log_of(name), 0

@@ -6,7 +6,9 @@ import asyncio
 import os
 import random
 import signal
+import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -116,8 +118,9 @@ def test_a_stopped_master_finds_itself_replaced(tmp_path: Path) -> None:
 class Operator:
     """Brings a pair of three back after each fault, and promotes where the master is lost."""
 
-    def __init__(self, brokers: ClassicBrokers, rng: random.Random) -> None:
-        self.brokers, self.rng = brokers, rng
+    def __init__(self, brokers: ClassicBrokers, rng: random.Random, role: str) -> None:
+        """`role`: of a master."""
+        self.brokers, self.rng, self.role = brokers, rng, role
         self.master = brokers.names[0]
 
     @property
@@ -141,14 +144,14 @@ class Operator:
     async def kill_a_slave(self) -> None:
         name = self.rng.choice(self.slaves)
         await self.brokers.kill(name)
-        await self.brokers.start(name, "sync_master" if self.rng.random() < 0.5 else "slave")
+        await self.brokers.start(name, self.role if self.rng.random() < 0.5 else "slave")
 
     async def kill_the_master(self) -> None:
         old = self.master
         await self.brokers.kill(old)
         if self.rng.random() < 0.7:
             await self.promote()
-        await self.brokers.start(old, "sync_master")
+        await self.brokers.start(old, self.role)
 
     async def stop_somebody(self) -> None:
         name = self.rng.choice(self.brokers.names)
@@ -172,15 +175,14 @@ class Operator:
         await self.brokers.served(self.master, *self.slaves)
 
 
-@pytest.mark.long
-def test_a_pair_of_three_under_drawn_faults(tmp_path: Path) -> None:
+def drawn_faults(tmp_path: Path, role: str, check: Callable[[ClassicBrokers, Senders], None]) -> None:
     """Ninety seconds of them; CLASSIC_SEED draws others."""
     rng = random.Random(os.environ.get("CLASSIC_SEED", "1"))
 
     async def story() -> None:
         async with ClassicBrokers(tmp_path, "a", "b", "c") as brokers:
-            await asyncio.gather(brokers.start("a", "sync_master"), *(brokers.start(one, "slave") for one in "bc"))
-            operator = Operator(brokers, rng)
+            await asyncio.gather(brokers.start("a", role), *(brokers.start(one, "slave") for one in "bc"))
+            operator = Operator(brokers, rng, role)
             await operator.mend()
             senders = Senders(brokers)
             until = time.monotonic() + 90
@@ -193,6 +195,28 @@ def test_a_pair_of_three_under_drawn_faults(tmp_path: Path) -> None:
                 await senders.more()
             await senders.stop()
             await brokers.in_step(operator.master)
-            assert_kept(brokers, senders, *brokers.names)
+            check(brokers, senders)
 
     asyncio.run(story())
+
+
+@pytest.mark.long
+def test_a_pair_of_three_under_drawn_faults(tmp_path: Path) -> None:
+    drawn_faults(tmp_path, "sync_master", lambda brokers, senders: assert_kept(brokers, senders, *brokers.names))
+
+
+@pytest.mark.long
+def test_an_asynchronous_pair_of_three_under_drawn_faults(tmp_path: Path) -> None:
+    """What is lost with a master lies at it, where it was cut: nothing is lost without a word."""
+
+    def check(brokers: ClassicBrokers, senders: Senders) -> None:
+        logs = [brokers.log_of(name) for name in brokers.names]
+        assert logs == logs[:1] * 3
+        here = brokers.bodies_of("a")
+        assert not [body for body, count in here.items() if count != 1]
+        aside = {name: brokers.aside_of(name) for name in brokers.names}
+        lost = [body for body in senders.acknowledged if body not in here]
+        for body in lost:
+            assert struct.pack(">i", len(body)) + body in aside[body.decode().rpartition(" ")[2]], body
+
+    drawn_faults(tmp_path, "async_master", check)

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from node.ha.sockets import now_ms
+from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.errors import MessageStoreError, NoSpaceToSave
 from node.message_store.local_flush import FLUSH_EVERY_MS, FlushMode
 from node.message_store.local_store import DISPATCH_BYTES, Answer, LocalMessageStore
 from node.message_store.new_message import NewMessage
+from node.message_store.newest_pages import NewestPages
 from node.message_store.put_result import PutResult
 from node.message_store.write_files import Disk, OsDisk
 
@@ -39,6 +41,7 @@ class StoreKeeper:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self.on_dispatched: list[Callable[[dict[tuple[str, int], int]], None]] = []
+        self.pages = NewestPages(store.root / COMMIT_LOG, store.log.file_bytes, store.log.max_offset)
         self._flushing = asyncio.Lock()
         self.removing = asyncio.Lock()  # of files that expired: whoever does it holds this
         self._has_put = False
@@ -194,7 +197,7 @@ class StoreKeeper:
     async def _flush_now(self) -> None:
         found = self.store.begin_flush()
         is_save = now_ms() - self._saved_ms >= SAVE_EVERY_MS
-        steps = [found.sync]
+        steps = [found.sync, self.pages.leaving(found.upto)]
         if is_save:
             steps += [self.store.dispatcher.begin_save(), self.store.begin_mark(found)]
         try:

@@ -91,6 +91,7 @@ class Pair:
 
     def __init__(self, settings: Settings, store: LocalMessageStore, keeper: StoreKeeper, note: Note) -> None:
         self._settings, self.store, self.keeper, self._note = settings, store, keeper, note
+        keeper.pages.keep_bytes = settings.store.page_cache_bytes
         self._root = settings.node.data
         self._writing = asyncio.Lock()  # of the two records below, which are written in a thread
         self.configured = BrokerRole(settings.ha.role.upper())

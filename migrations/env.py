@@ -33,7 +33,7 @@ def database_url() -> object:
 
 
 def run() -> None:
-    engine = create_engine(database_url())
+    engine = create_engine(database_url(), hide_parameters=True)
     with engine.connect() as connection:
         context.configure(connection=connection, target_metadata=Base.metadata, render_as_batch=True)
         with context.begin_transaction():

@@ -134,8 +134,17 @@ def list_members(target: Target, as_json: JsonOption = False) -> int:
     if as_json:
         show_json({"items": [one.to_json() for one in found.items or ()], "pending": pending_of(found)})
         return Exit.FINE
+    show_lines(wrapped(listed(target, found), terminal_width()))
+    return Exit.FINE
+
+
+def listed(target: Target, found: MembersView) -> list[str]:
+    """For people; of a demo also where its members listen, for its log names the relays between them."""
     lines = [f"group {target.group}: {found.needed} {voters_make(found.needed)} a quorum"]
     lines += [line_of(one) for one in found.items or ()]
+    if target.demo and any(target.peers.get(one.id, one.address) != one.address for one in found.items or ()):
+        at = ", ".join(f"{one} at {address}" for one, address in sorted(target.peers.items()))
+        lines.append(f"  (a demo's members reach each other over relays; they listen: {at})")
     if found.pending is not None:
         waits = (
             f": it waits for {found.pending.needed} of {', '.join(found.pending.waits_for)}"
@@ -143,8 +152,7 @@ def list_members(target: Target, as_json: JsonOption = False) -> int:
             else ""
         )
         lines.append(f"? entry {found.pending.index}, which says so, is not committed yet{waits}")
-    show_lines(wrapped(lines, terminal_width()))
-    return Exit.FINE
+    return lines
 
 
 def pending_of(found: MembersView) -> dict[str, Any] | None:

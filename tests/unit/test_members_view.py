@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+from app.commands.members import listed
 from app.commands.members import preflight as said_to_people
+from app.commands.targets import Target
 from node.consensus.api import MS
 from node.consensus.member_changes import MemberChange
 from node.consensus.status import ReplicaStatus
 from node.engine.member_requests import preflight
 from node.engine.members_view import members_view
-from node.views.members import MembersView
+from node.views.members import MembersView, MemberView
 from tests.unit.members_kit import ADD, ADDRESS, REMOVE, Group, address_of
 
 RATE = 1000
@@ -115,3 +118,13 @@ def test_one_voter_makes_a_quorum_and_two_make_one() -> None:
         "  now: 1 of 1 voter makes a quorum, 1 answer: 0 of them may fail",
         "  then: 2 of 2 voters make a quorum, 2 answer: 0 of them may fail",
     ]
+
+
+def test_a_demos_list_says_where_its_members_listen() -> None:
+    """Its log names the relays, and a client that took their addresses went where links are cut."""
+    found = MembersView(needed=1, items=(MemberView(id="n0", address="127.0.0.1:39411", kind="voter"),))
+    target = Target({"n0": "127.0.0.1:20911"}, "demo", demo=True)
+    assert listed(target, found)[-1] == (
+        "  (a demo's members reach each other over relays; they listen: n0 at 127.0.0.1:20911)"
+    )
+    assert len(listed(replace(target, demo=False), found)) == 2

@@ -19,7 +19,8 @@ from node.views.state import PinView
 
 PIN_S_MAX: Final = 24 * 3600
 MACHINE: Final = "the state machine"  # whose pin keeps what it needs again after a restart
-OWN: Final = frozenset({MACHINE})
+SENT: Final = "a snapshot that is being sent"  # whose pin keeps what comes behind it for who gets it
+OWN: Final = frozenset({MACHINE, SENT})
 LEASES_MAX: Final = PINS_MAX - len(OWN)
 
 

@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.snapshot_install import meta_of
+from node.engine.pin_leases import SENT
 from node.protocol.entry import EntryError
 from node.snapshots.directory import SnapshotMeta
 from node.snapshots.transfer import OpenedSnapshot, SnapshotReceiver, Taken, open_newest, take_received
@@ -28,7 +29,6 @@ from node.store.errors import StoreError, StoreFull
 from node.store.log_store import LogStore
 
 T = TypeVar("T")
-PIN: Final = "a snapshot that is being sent"
 KEPT_OPEN_S: Final = 60.0  # after the last piece was asked for
 RECEIVED_KEPT_S: Final = 600.0  # what was put together, after the last piece came
 SAVE_AGAIN_S: Final = 10.0
@@ -114,7 +114,7 @@ class SnapshotTransfer:
             return
         self._close_open()
         try:
-            self._store.pin(found.meta.index + 1, PIN)
+            self._store.pin(found.meta.index + 1, SENT)
         except EntryError as refused:  # the log was trimmed by force since it was asked for, or too many hold pins
             found.close()
             self._reports.snapshot_opened(order, None, str(refused))
@@ -159,7 +159,7 @@ class SnapshotTransfer:
 
     def _close_open(self) -> None:
         opened, self._open, self._open_for, self._ahead = self._open, None, "", None
-        self._store.release(PIN)
+        self._store.release(SENT)
         if self._close_timer is not None:
             self._close_timer.cancel()
             self._close_timer = None

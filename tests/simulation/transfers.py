@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from node.consensus.api import MS
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.snapshot_install import meta_of
-from node.engine.snapshot_transfer import PIN, SAVES
+from node.engine.pin_leases import SENT
+from node.engine.snapshot_transfer import SAVES
 from node.protocol.entry import crc32
 from node.snapshots.directory import SnapshotMeta
 from node.snapshots.transfer import SnapshotReceiver, Taken, take_received
@@ -62,11 +63,11 @@ class Transfers:
         if self._open is not None and self._open[1].meta.index + 1 < store.begin_index:
             self._open = None  # by force
         if self._open is None:
-            store.release(PIN)
+            store.release(SENT)
             self._process.snapshot_opened(order, None, SAVES)
         else:
             meta = self._open[1].meta
-            store.pin(meta.index + 1, PIN)
+            store.pin(meta.index + 1, SENT)
             self._process.snapshot_opened(order, meta, "")
 
     def _usable(self, from_index: int) -> Saved | None:

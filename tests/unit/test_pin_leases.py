@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from node.engine.pin_leases import LEASES_MAX, MACHINE, PinLeases
+from node.engine.pin_leases import LEASES_MAX, MACHINE, SENT, PinLeases
 from node.protocol.entry import EntryError
 from node.store.memory_store import MemoryStore
 
@@ -18,11 +18,12 @@ def test_nobody_moves_or_releases_what_this_member_pins_for_itself() -> None:
     async def main() -> None:
         store = MemoryStore()
         leases = PinLeases(store)
-        store.pin(0, MACHINE)
-        with pytest.raises(EntryError, match="own"):
-            leases.pin(MACHINE, 0, 1)
-        leases.release(MACHINE)
-        assert store.pins.held() == [(MACHINE, 0)]
+        for own in (MACHINE, SENT):
+            store.pin(0, own)
+            with pytest.raises(EntryError, match="own"):
+                leases.pin(own, 0, 1)
+            leases.release(own)
+        assert store.pins.held() == [(MACHINE, 0), (SENT, 0)]
         leases.stop()
 
     asyncio.run(main())
@@ -39,9 +40,10 @@ def test_however_many_pins_others_hold_there_is_room_for_this_members_own() -> N
             leases.pin("one more", 0, 60)
         leases.pin(names[0], 0, 60)  # the same again
         store.pin(0, MACHINE)
+        store.pin(0, SENT)
         leases.release(names[1])
         leases.pin("one more", 0, 60)
-        assert len(store.pins.held()) == LEASES_MAX + 1
+        assert len(store.pins.held()) == LEASES_MAX + 2
         leases.stop()
 
     asyncio.run(main())

@@ -171,9 +171,9 @@ def test_after_an_unclean_stop_the_unsynced_part_is_written_and_synced_again(
     synced: list[str] = []
     real_write, real_sync = Segment.write, Segment.sync
 
-    def write(self: Segment, pos: int, data: bytes | memoryview) -> None:
+    def write(self: Segment, pos: int, data: bytes | memoryview, *, takes_ahead: bool = True) -> None:
         written.append((self.path.parent.name, pos, pos + len(data)))
-        real_write(self, pos, data)
+        real_write(self, pos, data, takes_ahead=takes_ahead)
 
     def sync_segment(self: Segment) -> None:
         synced.append(self.path.name)

@@ -15,7 +15,8 @@ import pytest
 
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.engine import snapshot_transfer
-from node.engine.snapshot_transfer import PIN, SnapshotTransfer
+from node.engine.pin_leases import SENT
+from node.engine.snapshot_transfer import SnapshotTransfer
 from node.protocol.entry import crc32
 from node.protocol.messages import SnapshotPart
 from node.snapshots import directory as snapshots
@@ -88,7 +89,7 @@ def test_what_is_open_for_a_peer_stays_although_newer_ones_are_kept_only(tmp_pat
         save(tmp_path, 9)
         async with moving(tmp_path) as one:
             meta = await one.outcome(OpenSnapshot("n1", 1, 0))
-            assert meta.index == 9 and (PIN, 10) in one.store.pins.held()
+            assert meta.index == 9 and (SENT, 10) in one.store.pins.held()
             assert await one.outcome(ReadSnapshot("n1", 1, 0, 1000)) == DATA[:1000]
             save(tmp_path, 20)
             snapshots.keep_newest(tmp_path, 1)
@@ -97,7 +98,7 @@ def test_what_is_open_for_a_peer_stays_although_newer_ones_are_kept_only(tmp_pat
             for at in (1000, 2000, 500, 4500):
                 assert await one.outcome(ReadSnapshot("n1", 2, at, 1000)) == DATA[at : at + 1000]
             other = await one.outcome(OpenSnapshot("n2", 1, 0))
-            assert other.index == 20 and (PIN, 21) in one.store.pins.held()
+            assert other.index == 20 and (SENT, 21) in one.store.pins.held()
             assert await one.outcome(ReadSnapshot("n1", 2, 0, 1000)) is None, "one at a time"
         assert not one.store.pins.held() and one.reported.failed == []
 
@@ -113,7 +114,7 @@ def test_what_is_open_and_does_not_go_far_enough_is_not_sent(tmp_path: Path) -> 
             assert (await one.outcome(OpenSnapshot("n1", 1, 0))).index == 9
             save(tmp_path, 20)
             assert (await one.outcome(OpenSnapshot("n1", 2, 15))).index == 20
-            assert (PIN, 21) in one.store.pins.held()
+            assert (SENT, 21) in one.store.pins.held()
 
     run(work)
 

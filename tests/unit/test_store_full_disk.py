@@ -226,6 +226,39 @@ def test_a_refused_append_leaves_nothing_and_the_store_goes_on(tmp_path: Path, b
     again.close()
 
 
+class NothingLeft(OsPlatform):
+    """A disk that is full from one moment on: what was allocated before can be written, and nothing more allocated."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self._ends: dict[int, int] = {}
+
+    def posix_fallocate(self, fd: int, offset: int, length: int) -> None:  # type: ignore[override]
+        held = self._ends.get(os.fstat(fd).st_ino, 0)
+        if self.is_full and offset + length > held:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._ends[os.fstat(fd).st_ino] = max(held, offset + length)
+
+
+def test_a_start_on_a_full_disk_writes_index_records_where_they_have_space(tmp_path: Path) -> None:
+    """Records whose index units are missing, as a process that was killed leaves them. Their space was taken by that
+    process: to take more beyond it would keep the member down until somebody makes room."""
+    disk, directory = NothingLeft(), tmp_path / "store"
+    sizes = {"data_file_size": 1 << 30, "index_file_size": 1 << 30}
+    store = FileStore.open(directory, group="g", node_id="n0", init=True, platform=disk, **sizes)
+    for number in range(50):
+        store.append_as_leader([b"%d" % number], 1)
+    store.close()
+    [index_file] = (directory / "index").iterdir()
+    with index_file.open("r+b") as file:
+        file.seek(30 * 32)
+        file.write(bytes(20 * 32))
+    disk.is_full = True
+    again = FileStore.open(tmp_path / "store", group="g", node_id="n0", platform=disk, **sizes)
+    assert again.end_index == 49 and [again.get(at).body for at in (0, 35, 49)] == [b"0", b"35", b"49"]  # type: ignore[union-attr]
+    again.close()
+
+
 def test_terms_and_votes_are_kept_on_a_full_disk(tmp_path: Path) -> None:
     disk = FillingDisk()
     store = open_store(tmp_path / "store", disk)

@@ -76,11 +76,12 @@ class Segment:
             raise wrap(error, f"creating {path}") from error
         return cls(path, start, size_bytes, ahead_bytes=ahead_bytes, platform=platform)
 
-    def write(self, pos: int, data: bytes | memoryview) -> None:
-        """Raises StoreFull (nothing of it stays, unless that says so) or StoreIOError."""
+    def write(self, pos: int, data: bytes | memoryview, *, takes_ahead: bool = True) -> None:
+        """`takes_ahead`: space for what comes behind, too. Raises StoreFull (nothing of it stays, unless that says so)
+        or StoreIOError."""
         offset = pos - self.start
         if offset + len(data) > self._allocated_bytes:
-            self._allocate(offset, len(data))
+            self._allocate(offset, len(data), self._ahead_bytes if takes_ahead else 0)
         try:
             done = self._platform.pwrite(self._fd, data, offset)
         except OSError as error:
@@ -116,12 +117,12 @@ class Segment:
     def _attempt(self, data: bytes | memoryview, offset: int) -> str:
         return f"writing {len(data)} bytes at {offset} of {self.path}"
 
-    def _allocate(self, offset: int, length: int) -> None:
-        """Takes space up to one step beyond the write; a file system that cannot is left to its own ways."""
+    def _allocate(self, offset: int, length: int, ahead_bytes: int) -> None:
+        """Takes space up to so far beyond the write; a file system that cannot is left to its own ways."""
         if not self._ahead_bytes:
             self._allocated_bytes = self.size_bytes
             return
-        end = min(self.size_bytes, offset + length + self._ahead_bytes)
+        end = min(self.size_bytes, offset + length + ahead_bytes)
         try:
             self._platform.posix_fallocate(self._fd, offset, end - offset)
         except OSError as error:

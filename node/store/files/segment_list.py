@@ -278,16 +278,16 @@ class SegmentList:
         self.dirty.add(self._names)
         return segment
 
-    def write(self, pos: int, data: bytes | memoryview) -> None:
-        """Writes over file borders, creating files as needed; usually one pwrite."""
+    def write(self, pos: int, data: bytes | memoryview, *, takes_ahead: bool = True) -> None:
+        """Writes over file borders, creating files as needed; usually one pwrite. `takes_ahead`: see Segment.write."""
         last = self._last
         segment = last if last is not None and last.start <= pos < last.end else self.grow(pos)
         room = segment.end - pos
         if len(data) > room:
-            self.write(pos, data[:room])
-            self.write(pos + room, data[room:])
+            self.write(pos, data[:room], takes_ahead=takes_ahead)
+            self.write(pos + room, data[room:], takes_ahead=takes_ahead)
             return
-        segment.write(pos, data)
+        segment.write(pos, data, takes_ahead=takes_ahead)
         self.dirty.add(segment)
 
     def zero(self, pos: int, end: int, *, zeros_too: bool = False, unread: bool = False) -> None:

@@ -221,13 +221,13 @@ class Recovery:
         named = ", ".join(str(slab.first_index + at) for at in wrong[:5]) + (", ..." if len(wrong) > 5 else "")
         self._alarm(f"the positions in the heads of entries {named} were wrong and have been written anew")
         right = straightened(slab, self._case.straight_from)
-        self._data.write(right.pos, right.data)
+        self._data.write(right.pos, right.data, takes_ahead=False)
         return right
 
     def _rewrite_filler(self, at: Cursor, next_pos: int) -> None:
         """No entry was damaged, only what fills the file's end: that follows from the layout alone (S5)."""
         self._data.zero(at.pos, next_pos)
-        self._data.write(at.pos, pack_blank(next_pos - at.pos))
+        self._data.write(at.pos, pack_blank(next_pos - at.pos), takes_ahead=False)
         self._alarm(f"the filler before entry {at.index} was damaged and has been written anew")
 
     def _trust(self) -> Trust:
@@ -276,7 +276,7 @@ class Recovery:
         if broken:
             count, first, _ = self._rebuilt or (0, broken[0], 0)
             self._rebuilt = count + len(broken), first, broken[-1]
-        self._index.write(at, wanted)
+        self._index.write(at, wanted, takes_ahead=False)
 
     def _agrees(self, end: Cursor) -> bool:
         """Whether the slot names the entry that the log holds there. A log that ends earlier is another matter."""
@@ -392,5 +392,5 @@ def _rewrite(segments: SegmentList, pos: int, end: int) -> None:
         low, high = max(pos, segment.start), min(end, segment.end)
         while low < high:
             chunk = segment.read(low, min(_COPY_BYTES, high - low))
-            segments.write(low, chunk)
+            segments.write(low, chunk, takes_ahead=False)
             low += len(chunk)

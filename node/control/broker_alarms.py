@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from node.background import Background
 from node.control.broker_link import BrokerLink, is_busy
@@ -34,13 +33,17 @@ ON_PURPOSE: Final = frozenset({GONE})  # perhaps, so that nobody is woken by it
 Json = dict[str, Any]
 
 
+class Idle(Protocol):
+    """See BrokerAlarms."""
+
+    async def __call__(self, idle_since_s: float | None, *, is_master: bool) -> None: ...
+
+
 class BrokerAlarms:
     """`start` looks for ever; `now` gives the alarms that stand. `idle` is called with each look: since when the broker
-    has taken no messages that it should take (monotonic seconds); None: it is as it should be."""
+    has taken no messages that it should take (monotonic seconds), None: it is as it should be; whether it is master."""
 
-    def __init__(
-        self, link: BrokerLink, self_id: str, idle: Callable[[float | None], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, link: BrokerLink, self_id: str, idle: Idle | None = None) -> None:
         self._link, self._self_id, self._idle = link, self_id, idle
         self._idle_since_s: float | None = None
         self._background = Background()
@@ -70,7 +73,8 @@ class BrokerAlarms:
         while True:
             await self._look()
             if self._idle is not None:
-                await self._idle(self._idle_since_s)
+                is_master = self.said is not None and self.said["role"] == "MASTER"
+                await self._idle(self._idle_since_s, is_master=is_master)
             await asyncio.sleep(EVERY_S)
 
     async def _look(self) -> None:
@@ -80,6 +84,8 @@ class BrokerAlarms:
             wrong |= await self._look_at_consumers(self.said["role"] == "MASTER")
         except Problem as problem:
             if is_busy(problem):  # others ask it for as much as it answers at once: it is there
+                self._found.pop(DOWN, None)
+                self._idle_since_s = self._idle_since_s if IDLE & self._found.keys() else None
                 return
             self.said, wrong = None, {DOWN: problem.detail.rstrip(".")}
         now_s, before = time.monotonic(), self._found

@@ -6,7 +6,8 @@ or is gone cannot, and one that has yet to dispatch much is not master for as lo
 
 Invariants: what is handed over is this member's own leadership, of the term that was looked at; a broker that is only
 slow to answer keeps it; whose broker works is not known here, so the other voters have their turns, in the order of the
-ids behind this one's; where none of them is better off, the tries come ever more rarely.
+ids behind this one's; where none of them is better off, the tries come ever more rarely, until this one's is the
+master: one that answers while another member leads has shown nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ class BrokerHandOver:
         self._due_s = self._pause_s = AFTER_S  # after it has taken none for so long
         self._turn = 0
 
-    async def look(self, idle_since_s: float | None) -> None:
+    async def look(self, idle_since_s: float | None, *, is_master: bool) -> None:
         """Since when the broker has been silent, or no master though its engine leads (monotonic seconds); None: it is
-        as it should be."""
+        as it should be. `is_master`: as it said last."""
+        if is_master:
+            self._pause_s = AFTER_S
         if idle_since_s is None:
-            self._due_s = self._pause_s = AFTER_S
+            self._due_s = self._pause_s
             return
         if time.monotonic() - idle_since_s < self._due_s:
             return
@@ -52,7 +55,9 @@ class BrokerHandOver:
         ended = await carry_out(self._parts, Transfer(to=to, if_term=state.term))
         idle_s = time.monotonic() - idle_since_s
         why = "done" if ended["state"] == "done" else ended["problem"]["detail"]
-        log.error("this member's broker has taken no messages for %.0f s; leadership goes to %s: %s", idle_s, to, why)
+        log.error(
+            "this member's broker has taken no messages for %.0f s; leadership is to go to %s: %s", idle_s, to, why
+        )
         if ended["state"] == "done" or self._turn % len(others) == 0:
             self._due_s, self._pause_s = idle_s + self._pause_s, min(2 * self._pause_s, AGAIN_S_MAX)
 

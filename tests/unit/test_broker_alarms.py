@@ -211,6 +211,7 @@ def test_it_is_known_since_when_a_broker_takes_no_messages(monkeypatch: pytest.M
     """Silent, and then back without being master, is one such time."""
     monkeypatch.setattr(broker_alarms, "EVERY_S", 0.0)
     heard: list[float | None] = []
+    known: set[tuple[str | None, bool]] = set()
 
     class Link:
         role: str | None = "MASTER"
@@ -224,26 +225,34 @@ def test_it_is_known_since_when_a_broker_takes_no_messages(monkeypatch: pytest.M
                 raise refusal(Answer.SYSTEM_BUSY, "8 such questions are being answered: try again")
             return said(role=self.role, leader_id="n0")
 
-    async def idle(since_s: float | None) -> None:
-        heard.append(since_s)
+    link: Any = Link()
+
+    async def idle(idle_since_s: float | None, *, is_master: bool) -> None:
+        heard.append(idle_since_s)
+        known.add((link.role, is_master))
 
     async def story() -> None:
-        link: Any = Link()
         alarms = BrokerAlarms(link, "n0", idle)
         alarms.start()
         for role in ("MASTER", "busy"):
             link.role = role
             seen = len(heard)
             await until(lambda seen=seen: len(heard) > seen + 2)  # type: ignore[misc]
-        assert set(heard) == {None}
+        assert set(heard) == {None} and {one for role, one in known if role == "MASTER"} == {True}
         for role in (None, "SLAVE"):
             link.role = role
             seen = len(heard)
             await until(lambda seen=seen: len(heard) > seen + 2)  # type: ignore[misc]
         assert len(set(heard)) == 2 and heard[-1] is not None
-        link.role = "MASTER"
+        link.role = None
+        await until(lambda: "broker_down" in alarms._found)
+        link.role = "busy"
         await until(lambda: heard[-1] is None)
+        assert not alarms._found, "it answers"
+        link.role = "MASTER"
+        await until(lambda: (link.role, True) in known)
         await alarms.close()
+        assert known >= {("MASTER", True), ("SLAVE", False), (None, False)}
 
     asyncio.run(story())
 

@@ -61,7 +61,7 @@ class Node:
         begin_s, tries = self.now_s, list[float]()
         while self.now_s - begin_s <= seconds:
             before = len(self.asked)
-            asyncio.run(self.hand_over.look(begin_s))
+            asyncio.run(self.hand_over.look(begin_s, is_master=False))
             tries += [self.now_s - begin_s] * (len(self.asked) - before)
             self.now_s += 1
         return tries
@@ -70,9 +70,9 @@ class Node:
 def test_a_leader_whose_broker_is_silent_hands_over_and_no_restart_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(monkeypatch)
     assert node.silent_for(AFTER_S - 1) == []
-    asyncio.run(node.hand_over.look(None))
+    asyncio.run(node.hand_over.look(None, is_master=False))
     assert node.silent_for(AFTER_S - 1) == [], "it was back meanwhile"
-    asyncio.run(node.hand_over.look(None))
+    asyncio.run(node.hand_over.look(None, is_master=False))
     assert node.silent_for(AFTER_S) == [AFTER_S]
     assert node.asked == [{"transfereeId": "n2", "deadlineMs": 500, "ifTerm": 7}]
 
@@ -84,8 +84,20 @@ def test_each_voter_has_its_turn_and_ever_more_rarely(monkeypatch: pytest.Monkey
     assert [one["transfereeId"] for one in node.asked] == ["n2", "n0", "n2", "n0", "n2"]
     tries = node.silent_for(2000)
     assert tries[-1] - tries[-2] == AGAIN_S_MAX
-    asyncio.run(node.hand_over.look(None))
+    asyncio.run(node.hand_over.look(None, is_master=True))
     assert node.silent_for(10) == [5, 10], "it had answered"
+
+
+def test_brokers_that_are_all_slow_to_become_master_get_ever_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was a slave that answered well once another one led: leadership went round every 5 s for good."""
+    node = Node(monkeypatch)
+    node.role = "SLAVE"
+    for after_s in (5, 10, 20, 40):
+        assert node.silent_for(after_s) == [after_s]
+        asyncio.run(node.hand_over.look(None, is_master=False))
+    asyncio.run(node.hand_over.look(None, is_master=True))
+    asyncio.run(node.hand_over.look(None, is_master=False))
+    assert node.silent_for(AFTER_S) == [AFTER_S], "it was the master meanwhile"
 
 
 @pytest.mark.parametrize("answer", [BEHIND, EngineSilent("no answer")])

@@ -17,6 +17,7 @@ from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads, store_time_of
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import decode_record
+from node.store.files.java_files import own_commit_log
 from tests.unit import message_broker
 from tests.unit.message_broker import Broker
 
@@ -195,6 +196,16 @@ def test_a_log_of_which_nothing_is_dispatched_need_not_be_there_yet(tmp_path: Pa
     assert (reads.min_offset("TopicTest", 0), list(reads.query("TopicTest", "key"))) == (0, [])
     assert reads.get("TopicTest", 0, 0).status is PullStatus.NO_MESSAGE_IN_QUEUE
     assert (reads.stored_at_ms("TopicTest", 0, 0), reads.offset_at("TopicTest", 0, 1)) == (-1, 0)
+
+
+def test_a_log_that_holds_no_message_yet_is_a_store_without_queues_and_index(tmp_path: Path) -> None:
+    """The first entry of a term is dispatched, and changes neither; our file says that the log is a broker's."""
+    own_commit_log(tmp_path / "dledger-n0")
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    dispatched = SimpleNamespace(queue_end=lambda _queue: 0, end_position=100, dispatcher=None)
+    reads = LiveReads(tmp_path, dispatched, RecentEntries(), ALL_IN_MEMORY)
+    assert (list(reads.query("TopicTest", "key")), reads.index_end()) == ([], (0, 0))
+    assert reads.store.topics() == {}
 
 
 @pytest.mark.parametrize("count", [1, 2, 40])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from node.message_store.commit_log import COMMIT_LOG
 from node.protocol.entry import BytesLike
 from tests.simulation.driver.callers import DriverPlatform
 from tests.simulation.message_disk import MessageDisk
@@ -37,14 +38,16 @@ class Table:
 
 
 class BrokerDisk(MessageDisk):
-    """See the module's docstring. `log`: the engine's directory, on `engines`."""
+    """See the module's docstring. `log`: the engine's directory, on `engines`; beside it lies the file by which a Java
+    broker refuses the store and ours knows it as one."""
 
     def __init__(self, own: DriverPlatform, engines: DriverPlatform, log: Path) -> None:
         super().__init__(own)
         self._engines, self._log = engines, log
+        self._owned = log.parent / COMMIT_LOG
 
     def _is_log(self, path: Path) -> bool:
-        return path == self._log or self._log in path.parents
+        return bool({self._log, self._owned} & {path, *path.parents})
 
     def int32_table(self, path: Path, offset: int, count: int) -> npt.NDArray[Any]:
         table: Any = Table(self, path, offset, count)
@@ -58,8 +61,8 @@ class BrokerDisk(MessageDisk):
     def names(self, folder: Path) -> list[str]:
         if self._is_log(folder):
             return self._engines.names(folder)
-        beside = [self._log.name] if folder == self._log.parent and self._engines.exists(self._log) else []
-        return sorted({*super().names(folder), *beside})
+        beside = (self._log, self._owned) if folder == self._log.parent else ()
+        return sorted({*super().names(folder), *(one.name for one in beside if self._engines.exists(one))})
 
     def size(self, path: Path) -> int | None:
         if self._is_log(path):

@@ -114,6 +114,30 @@ def test_what_never_began_is_dropped_at_the_end_without_a_warning(recwarn: pytes
     assert not began and not list(recwarn)
 
 
+def test_what_waits_at_the_end_is_dropped_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that was killed leaves coroutines half way: their `finally` asks for a loop, and there is none."""
+    pair = _Pair(1)
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                ended.append("first")
+                asyncio.get_running_loop()
+            finally:
+                ended.append("last")
+                await asyncio.Event().wait()
+
+    pair.run(work, 0.1)
+    pair.timeline.end()
+    del pair
+    gc.collect()
+    assert ended == ["first", "last"]
+    assert capsys.readouterr().err == ""
+
+
 def test_frames_arrive_whole_and_in_order_however_the_network_cuts_them() -> None:
     pair = _Pair(1)
     answers: list[bytes] = []

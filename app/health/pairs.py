@@ -66,8 +66,8 @@ def hangs(one: HaConnection, view: GroupView) -> bool:
     member = view.member(one.peer_id)
     if one.state != "transfer" or member is None or ha_of(member) is not None:
         return False
-    is_silent = one.last_heard_ms is None or one.last_heard_ms > SILENT_MS
-    return is_silent or bool(one.lag_bytes and (one.lag_ms is None or one.lag_ms > WAITS_MS))
+    silent_ms = WAITS_MS if one.lag_bytes else SILENT_MS  # one that is only late reports what it gets
+    return one.last_heard_ms is None or one.last_heard_ms > silent_ms
 
 
 def served_by(view: GroupView, master: HaView) -> list[HaConnection]:

@@ -227,7 +227,9 @@ def test_who_is_tried_in_turn_is_not_called_the_master() -> None:
     )
 
 
-@pytest.mark.parametrize("since", [{"last_heard_ms": 9_000}, {"lag_bytes": 512, "lag_ms": 1_500}])
+@pytest.mark.parametrize(
+    "since", [{"last_heard_ms": 9_000}, {"last_heard_ms": 1_400, "lag_bytes": 512, "lag_ms": 1_500}]
+)
 def test_a_slave_that_hangs_is_not_called_served(since: dict[str, int]) -> None:
     """SIGSTOP: its connection is there until haHousekeepingInterval is over."""
     pair = FakePair()
@@ -241,8 +243,13 @@ def test_a_slave_that_hangs_is_not_called_served(since: dict[str, int]) -> None:
     ]  # fmt: skip
     served = next(values for name, _about, _labels, values in gauges([view]) if name == "pair_slave_served")
     assert served == {("pair", "s1"): 1, ("pair", "s2"): 0}
-    pair.link("s2").update(last_heard_ms=12, lag_bytes=0, lag_ms=0)  # only its control plane does not hear it
-    assert "2 slaves are served." in pair.view().sentence.rest
+    for late in (
+        {"lag_bytes": 0, "lag_ms": 0},
+        {"lag_bytes": 1 << 30, "lag_ms": 9_000},
+        {"lag_bytes": 5, "lag_ms": None},
+    ):
+        pair.link("s2").update(last_heard_ms=12, **late)  # only its control plane does not hear it
+        assert "2 slaves are served." in pair.view().sentence.rest
 
 
 def test_in_step_is_said_of_what_is_proven() -> None:

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 INDEX_MAX: Final = 1 << 62
 TEXT_MAX: Final = 20_000
 ITEMS_MAX: Final = 20_000
-FAULTS_MAX: Final = 5_000  # ranges of damaged entries
+FAULTS_MAX: Final = 3_000  # ranges of damaged entries
 ALARMS_MAX: Final = 64  # each is a problem, which is judged beside all others, several times a second
 PEERS_MAX: Final = 256  # far more than a group has members: who reads a view compares each with each
 

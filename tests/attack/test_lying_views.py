@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from app.console.nodes import BYTES_MAX, VIEW_BYTES_MAX
-from node.views.base import ALARMS_MAX, PEERS_MAX
+from node.views.base import ALARMS_MAX, FAULTS_MAX, PEERS_MAX
+from node.views.state import StateView
 from tests.attack.remoting_kit import drawn
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup, FakeNode
@@ -96,3 +97,13 @@ def test_of_very_many_alarms_the_first_are_problems(tmp_path: Path) -> None:
             assert (await ann.get("/clusters/demo")).status_code == 200
 
     run(work())
+
+
+def test_a_log_that_is_damaged_all_over_fits_a_state() -> None:
+    """The longest that is said of an entry: its index record is anything at all."""
+    said = f"its index record says {(-(1 << 31), -(1 << 63), -(1 << 31), -(1 << 63), -(1 << 63))}"
+    detail = f"{said}, the record {(1 << 30, 1 << 50, 1 << 22, 1 << 40, 1 << 20)}"
+    fault = {"first_index": 1 << 40, "last_index": 1 << 40, "kind": "index_record_mismatch", "detail": detail}
+    state = StateView.model_validate(FakeGroup().nodes["n0"].state() | {"faults": [fault] * (2 * FAULTS_MAX)})
+    assert state.faults is not None and len(state.faults) == FAULTS_MAX
+    assert len(json.dumps(state.model_dump())) < BYTES_MAX["state"]

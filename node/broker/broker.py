@@ -73,7 +73,10 @@ class Broker:
         self.lane = PutLane(self.log, self.engine.open_lane, self.limits, wall_ms)
         self.metadata = Metadata(self.lane, self.log, min(CONTENT_BYTES, self.limits.file_bytes // 4))
         self.reads = LiveReads(data, self.log, self.log.recent, int(_memory_bytes() * MEMORY_RATIO), host.files)
-        self.schedule = ScheduleService(self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, self.said)
+        loop = asyncio.get_running_loop()
+        self.schedule = ScheduleService(
+            self, DelayOffsetsInLog(self.metadata), levels_ms, wall_ms, lambda: int(loop.time() * 1000), self.said
+        )
         self.snapshots = SnapshotWriter(
             self.lane, self.log, self.limits.file_bytes, wall_ms,
             is_adopted=host.files.size(adopted_path(data)) is not None,
@@ -81,7 +84,7 @@ class Broker:
         self.lane.full_disk.is_held = lambda: self.snapshots.is_writing
         self.authority = Authority(
             self.engine.linearizable_index, self.log.reached, lambda: self.log.last_term,
-            asyncio.get_running_loop().time,
+            loop.time,
         )  # fmt: skip
         self.leader_id: str | None = None
         self.transactions: Service | None = None  # whoever speaks with producers sets it

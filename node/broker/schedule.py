@@ -6,6 +6,10 @@ does: with all its properties (also DELAY, REAL_TOPIC and REAL_QID), its sender 
 
 How far a level has been delivered is a delay offset, which is in the group's metadata: it follows what is delivered.
 
+A message is due by its record's time and the wall clock, or once this broker has known of it for the whole delay by a
+clock that nobody sets, whichever comes first. Records never go back in time: behind a clock that was set back, or a
+former master's that was ahead, they all carry the same time for as long as that lasts.
+
 Invariants: an offset is committed only behind what was stored of the messages before it, so no delivery is lost; a
 message is delivered twice only where the master changed before its offset was committed, or what an ended lane left
 cannot be looked for; one that cannot be delivered at all is noted, and holds up none behind it for long.
@@ -14,6 +18,7 @@ cannot be looked for; one that cannot be delivered at all is noted, and holds up
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,6 +39,7 @@ from node.message_store.record import MessageRecord, decode_record
 AT_ONCE: Final = 32  # messages of a level that are under way together
 LOOK_S_MAX: Final = 1.0  # so often at least the clock is asked, which may have been set
 AGAIN_S: Final = 0.1
+ARRIVALS_APART: Final = 1000  # notes of arrivals within one delay
 COMMIT_EVERY_S: Final = 0.2
 # What no later try changes.
 NEVER_TAKEN: Final = frozenset(
@@ -90,14 +96,52 @@ class LevelPending:
     overdue_ms: int
 
 
+@dataclass(slots=True)
+class Arrival:
+    """Below `upto_offset` all had come at `at_ms`, and none behind the note before it at `begun_ms`."""
+
+    upto_offset: int
+    begun_ms: int
+    at_ms: int
+
+
+class Arrivals:
+    """Since when this broker has known of a level's messages: exact to a thousandth of the delay, in bounded memory."""
+
+    def __init__(self, delay_ms: int) -> None:
+        self.delay_ms = delay_ms
+        self._notes: list[Arrival] = []
+
+    def note(self, upto_offset: int, now_ms: int) -> None:
+        notes = self._notes
+        if notes and upto_offset < notes[-1].upto_offset:  # a log that was cut
+            notes.clear()
+        if notes and upto_offset == notes[-1].upto_offset:
+            return
+        if notes and now_ms - notes[-1].begun_ms < self.delay_ms // ARRIVALS_APART:
+            notes[-1].upto_offset, notes[-1].at_ms = upto_offset, now_ms
+        else:
+            notes.append(Arrival(upto_offset, now_ms, now_ms))
+        while len(notes) > 1 and now_ms - notes[1].at_ms >= self.delay_ms:
+            del notes[0]  # both are due
+
+    def waits_ms(self, offset: int, now_ms: int) -> int:
+        """Until the message has waited for its delay; 0 or less: it has."""
+        found = bisect_right(self._notes, offset, key=lambda one: one.upto_offset)
+        return self.delay_ms - (now_ms - self._notes[found].at_ms if found < len(self._notes) else 0)
+
+
 class ScheduleService:
-    """See the module's docstring. `levels_ms`: level 1 first."""
+    """See the module's docstring. `levels_ms`: level 1 first; `now_ms`: the wall clock, `steady_ms`: one that nobody
+    sets."""
 
     def __init__(
-        self, store: Store, offsets: DelayOffsets, levels_ms: Sequence[int], now_ms: Callable[[], int], note: Note
-    ) -> None:
+        self, store: Store, offsets: DelayOffsets, levels_ms: Sequence[int], now_ms: Callable[[], int],
+        steady_ms: Callable[[], int], note: Note,
+    ) -> None:  # fmt: skip
         self._store, self._offsets, self._levels_ms = store, offsets, tuple(levels_ms)
-        self._now_ms, self._note = now_ms, note
+        self._now_ms, self._steady_ms, self._note = now_ms, steady_ms, note
+        self._arrivals = {level: Arrivals(delay_ms) for level, delay_ms in enumerate(self._levels_ms, 1)}
         self._background = Background(lambda name, error: note("schedule_failed", "error", f"{name}: {error}"))
         self._came = {level: asyncio.Event() for level in range(1, len(self._levels_ms) + 1)}
         self.next_offsets: dict[int, int] = {}  # of this mastership
@@ -109,6 +153,7 @@ class ScheduleService:
         """From the offsets that are committed."""
         self.next_offsets, self._committed = {}, {}
         for level in self._came:
+            self._arrived(level)
             self._background.keep(f"level {level}", partial(self._deliver, level))
         self._background.keep("delay offsets", self._commit_now_and_then)
 
@@ -124,10 +169,10 @@ class ScheduleService:
             first = max(next_offset, reads.min_offset(SCHEDULE_TOPIC, level - 1))
             waiting = reads.max_offset(SCHEDULE_TOPIC, level - 1) - first
             if waiting > 0:
-                stored_ms, delay_ms = reads.stored_at_ms(SCHEDULE_TOPIC, level - 1, first), self._levels_ms[level - 1]
-                due_ms = stored_ms + delay_ms if stored_ms >= 0 else None
-                overdue_ms = 0 if due_ms is None else max(0, self._now_ms() - due_ms)
-                found.append(LevelPending(level, delay_ms, waiting, due_ms, overdue_ms))
+                stored_ms, now_ms = reads.stored_at_ms(SCHEDULE_TOPIC, level - 1, first), self._now_ms()
+                due_ms = now_ms + self._waits_ms(first, stored_ms, level, now_ms) if stored_ms >= 0 else None
+                overdue_ms = 0 if due_ms is None else max(0, now_ms - due_ms)
+                found.append(LevelPending(level, self._levels_ms[level - 1], waiting, due_ms, overdue_ms))
         return found
 
     def as_said(self) -> dict[str, Any]:
@@ -139,7 +184,11 @@ class ScheduleService:
         """These queues have got messages."""
         for topic, queue_id in queues:
             if topic == SCHEDULE_TOPIC and queue_id + 1 in self._came:
+                self._arrived(queue_id + 1)
                 self._came[queue_id + 1].set()
+
+    def _arrived(self, level: int) -> None:
+        self._arrivals[level].note(self._store.reads.max_offset(SCHEDULE_TOPIC, level - 1), self._steady_ms())
 
     # --- one level ------------------------------------------------------------------------------------------------
     async def _deliver(self, level: int) -> None:
@@ -153,7 +202,7 @@ class ScheduleService:
             if got.status is PullStatus.FOUND:
                 records = [decode_record(one) for one in got.records]
                 now = self._now_ms()
-                waits_ms = [self._waits_ms(one, level, now) for one in records]
+                waits_ms = [self._waits_ms(one.queue_offset, one.store_timestamp_ms, level, now) for one in records]
                 due = next((at for at, one_ms in enumerate(waits_ms) if one_ms > 0), len(records))
                 if due:
                     await self._put_all(records[:due], level)
@@ -170,12 +219,10 @@ class ScheduleService:
             if wait_s is not None:
                 await asyncio.sleep(wait_s)
 
-    def _waits_ms(self, record: MessageRecord, level: int, now_ms: int) -> int:
-        """Until it is due. As in RocketMQ, one that would wait for longer than its level says (a clock was set) waits
-        no longer."""
-        delay_ms = self._levels_ms[level - 1]
-        waits_ms = record.store_timestamp_ms + delay_ms - now_ms
-        return waits_ms if waits_ms <= delay_ms else 0
+    def _waits_ms(self, offset: int, stored_ms: int, level: int, now_ms: int) -> int:
+        """Until it is due; 0 or less: it is. Never longer than its level says."""
+        by_clock_ms = stored_ms + self._levels_ms[level - 1] - now_ms
+        return min(by_clock_ms, self._arrivals[level].waits_ms(offset, self._steady_ms()))
 
     async def _put_all(self, records: Sequence[MessageRecord], level: int) -> None:
         """Returns once each is stored, or never can be."""

@@ -43,6 +43,7 @@ class Story:
 
     def __init__(self) -> None:
         self.now_ms = 1_000_000
+        self.steady_ms = 0
         self.store = MemoryMessages(now_ms=lambda: self.now_ms)
         self.offsets = Offsets()
         self.noted: list[str] = []
@@ -51,8 +52,9 @@ class Story:
     def begun(self) -> ScheduleService:
         """Another master's, or this one's again."""
         self.service = ScheduleService(
-            self.store, self.offsets, LEVELS_MS, lambda: self.now_ms, lambda *said: self.noted.append(said[2])
-        )
+            self.store, self.offsets, LEVELS_MS, lambda: self.now_ms, lambda: self.steady_ms,
+            lambda *said: self.noted.append(said[2]),
+        )  # fmt: skip
         self.store.on_dispatched = [self.service.arrived]
         self.service.start()
         return self.service
@@ -175,9 +177,53 @@ def test_a_clock_that_was_set_makes_nothing_wait_longer_than_its_level(monkeypat
     async def story_of(story: Story) -> None:
         await story.put(b"a")
         story.now_ms -= 3_600_000
+        story.steady_ms += 1000
         await until(lambda: story.delivered() == [b"a"])
 
     tell(story_of, monkeypatch)
+
+
+def test_behind_a_clock_that_was_ahead_messages_wait_for_as_long_as_their_level_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records never go back in time, so until the clock has come so far all of them carry the time that it had."""
+
+    async def story_of(story: Story) -> None:
+        await story.put(b"stored by a clock that is a day ahead")
+        story.service.stop()
+        story.now_ms -= 86_400_000
+        story.begun()  # another master's clock, or this one's is set
+        story.steady_ms += 400
+        story.now_ms += 400
+        await story.put(b"stored since")
+        story.steady_ms += 599
+        story.now_ms += 599
+        await asyncio.sleep(0.03)
+        assert story.delivered() == []
+        assert [(one.waiting, one.due_ms, one.overdue_ms) for one in story.service.pending()] == [
+            (2, story.now_ms + 1, 0)
+        ]
+        story.steady_ms += 1
+        await until(lambda: len(story.delivered()) == 1)
+        await asyncio.sleep(0.03)
+        assert story.delivered() == [b"stored by a clock that is a day ahead"]
+        story.steady_ms += 400
+        await until(lambda: story.delivered()[1:] == [b"stored since"])
+
+    tell(story_of, monkeypatch)
+
+
+def test_arrivals_are_kept_in_bounded_memory_and_to_a_thousandth_of_the_delay() -> None:
+    arrivals = schedule.Arrivals(10_000)
+    for at_ms in range(60_000):
+        arrivals.note(at_ms + 1, at_ms)
+    assert len(arrivals._notes) < 1_100
+    assert arrivals.waits_ms(0, 60_000) <= 0
+    for came_ms in (50_500, 55_000, 59_999):
+        assert 0 <= arrivals.waits_ms(came_ms, 60_000) - (came_ms + 10_000 - 60_000) <= 10
+    assert arrivals.waits_ms(60_000, 60_000) == 10_000, "of one that was not noted yet"
+    arrivals.note(50_000, 61_000)
+    assert arrivals.waits_ms(49_999, 61_000) == 10_000, "another history"
 
 
 # --- over a real engine -----------------------------------------------------------------------------------------------

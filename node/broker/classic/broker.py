@@ -254,7 +254,7 @@ class ClassicBroker:
         context.slave_rules = self
         context.durable_places = self._transactions_behind.reached
         delays = DelayOffsetsBehindFlush(self._tables, self.store.log)
-        self.schedule = ScheduleService(self, delays, self.settings.broker.delay_levels_ms, wall_ms, self.said)
+        self.schedule = ScheduleService(self, delays, self.settings.broker.delay_levels_ms, wall_ms, now_ms, self.said)
         return self._tables
 
     def requests(self) -> Mapping[int, Handler]:

@@ -262,7 +262,9 @@ DELAYS = (
     _broker(
         "delivers_early",
         "a message that waits for its time is due at once",
-        swapped(SCHEDULE + "_waits_ms", "waits_ms if waits_ms <= delay_ms else 0", "0"),
+        swapped(
+            SCHEDULE + "_waits_ms", "min(by_clock_ms, self._arrivals[level].waits_ms(offset, self._steady_ms()))", "0"
+        ),
         delayed=0.5,
     ),
     _broker(

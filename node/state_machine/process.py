@@ -48,6 +48,7 @@ IDLE_S: Final = 5.0
 WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what came
 SAVE_BYTES: Final = 1 << 30  # of entries behind the last save, however few: a data file's, or old ones could never go
 SAVES_SHARE: Final = 10  # of all time, saves that nobody asked for take one part in so many
+SAVES_APART_NS: Final = 2_000_000_000  # and begin no sooner: what a start applies again is seconds of load as it is
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
 MS: Final = 1_000_000
 
@@ -264,7 +265,7 @@ class Process:
         assert self._saving is not None
         saving, self._saving = self._saving, None
         self.last_save_ns = time.monotonic_ns() - self._save_began_ns
-        self._rest_until_ns = self._save_began_ns + SAVES_SHARE * self.last_save_ns
+        self._rest_until_ns = self._save_began_ns + max(SAVES_SHARE * self.last_save_ns, SAVES_APART_NS)
         error = saving.ended()
         if not error:
             self._damaged -= self._replaced

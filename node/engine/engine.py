@@ -110,7 +110,7 @@ class Engine:
         self.client_requests.serve(RequestCode.LANE_APPEND, lanes.append)
         self.machine_requests: MachineRequests | None = None
         if machine is not None:
-            self.machine_requests = MachineRequests(self, machine, self.client_requests, quota)
+            self.machine_requests = MachineRequests(self, machine, self.client_requests, quota, steady_ns=self.now_ns)
             self.client_requests.serve(RequestCode.COMMAND, self.machine_requests.command)
             self.client_requests.serve(RequestCode.QUESTION, self.machine_requests.question)
         act = self.client_requests.actions.handler(OperatorActions(self, self.client_requests, config.group).act)

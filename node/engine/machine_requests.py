@@ -19,7 +19,8 @@ from typing import Final, Protocol
 from node.consensus.api import Appended, Applied, Outcome, Proposal, ReadOutcome
 from node.consensus.replica import Replica
 from node.engine.applier import Machine
-from node.engine.clock import wall_ms
+from node.engine.clock import now_ns, wall_ms
+from node.engine.log_clock import LogClock
 from node.engine.proposals import Proposals
 from node.engine.quota import Quota
 from node.protocol.codes import ResponseCode, Role
@@ -78,12 +79,13 @@ class MachineRequests:
     """One per engine of a group with a state machine."""
 
     def __init__(
-        self, driver: Driver, machine: Machine, clients: Clients, quota: Quota, wall: Callable[[], int] = wall_ms
-    ) -> None:
-        self._driver, self._machine, self._clients, self._quota, self._wall = driver, machine, clients, quota, wall
+        self, driver: Driver, machine: Machine, clients: Clients, quota: Quota, wall: Callable[[], int] = wall_ms,
+        steady_ns: Callable[[], int] = now_ns,
+    ) -> None:  # fmt: skip
+        self._driver, self._machine, self._clients, self._quota = driver, machine, clients, quota
+        self._clock, self._clock_of_term = LogClock(wall, steady_ns), -1
         self._open: dict[Connection, int] = {}  # questions
         self._open_of_all = 0
-        self._stamped_ms = 0
         self._ticks = Ticks()
         self._tick_open = False
         self._timer: asyncio.TimerHandle | None = None
@@ -112,7 +114,7 @@ class MachineRequests:
                 answer = CommandAnswer(append, known, outcome.results if known else ())
                 self._clients.hold(connection, frame, encode_command_answer(answer))
 
-        bodies = with_head(request.bodies, body_of(Type.COMMAND, self._stamp()))
+        bodies = with_head(request.bodies, body_of(Type.COMMAND, self._log_time_ms()))
         self._driver.proposals.add(connection, Proposal(bodies, done, at_apply=True), ordered=False)
 
     def _idle(self) -> Outcome | None:
@@ -135,9 +137,12 @@ class MachineRequests:
         code = ResponseCode.LEADER_NOT_READY
         return Outcome(code, -1, -1, replica.term, Appended.NOT_APPENDED, replica.config.self_id, text)
 
-    def _stamp(self) -> int:
-        self._stamped_ms = max(self._stamped_ms, self._wall())
-        return self._stamped_ms
+    def _log_time_ms(self) -> int:
+        member = self._driver.replica.member
+        if member.term != self._clock_of_term:  # another leader's entries may have come since
+            self._clock_of_term = member.term
+            self._clock.begin(member.last_time.milliseconds())
+        return self._clock.now_ms()
 
     # --- questions ------------------------------------------------------------------------------------------------
     def question(self, connection: Connection, frame: Frame) -> None:
@@ -212,7 +217,7 @@ class MachineRequests:
         """A leader whose state machine waits for a time that has come adds an entry that says so."""
         self.start()
         wake = self._machine.wake_at_ms
-        if wake is not None and self._driver.replica.role is Role.LEADER and self._wall() >= wake:
+        if wake is not None and self._driver.replica.role is Role.LEADER and self._log_time_ms() >= wake:
             self._tick(lambda: None)
 
     def _tick(self, done: Callable[[], None]) -> None:
@@ -225,6 +230,6 @@ class MachineRequests:
             self._tick_open = False
             done()
 
-        tick = Proposal([body_of(Type.TICK, self._stamp())], ticked, at_apply=True)
+        tick = Proposal([body_of(Type.TICK, self._log_time_ms())], ticked, at_apply=True)
         self._driver.proposals.add(self._ticks, tick, ordered=False)
         self._driver.read_done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,9 @@ class Engine:
         self.replica = SimpleNamespace(
             role=Role.LEADER, term=1, applied_index=3, committed_index=9, applying=applying,
             config=SimpleNamespace(self_id="n0"),
+            member=SimpleNamespace(term=1, last_time=SimpleNamespace(milliseconds=lambda: self.last_ms)),
         )  # fmt: skip
+        self.last_ms = -1  # that the log's last entry carries
         self.proposals = self
         self.proposed: list[Proposal] = []
         self.asked: list[tuple[int, int]] = []  # of the state machine: least index, wait
@@ -67,18 +70,41 @@ class Peer:
         self.answers.append(b"".join(pieces))
 
 
-def requests_of(engine: Engine, clock_ms: Iterator[int] = iter(())) -> Any:
-    return MachineRequests(engine, engine, None, Quota(), lambda: next(clock_ms))  # type: ignore[arg-type]
+def requests_of(engine: Engine, clock_ms: Iterator[int] = iter(()), steady_ns: Callable[[], int] = lambda: 0) -> Any:
+    return MachineRequests(engine, engine, None, Quota(), lambda: next(clock_ms), steady_ns)  # type: ignore[arg-type]
 
 
 def test_a_stamp_is_never_before_the_one_before_it() -> None:
     engine = Engine()
-    requests = requests_of(engine, iter([1000, 900, 1100]))
+    requests = requests_of(engine, iter([1000, 1000, 900, 1100]))
     for _ in range(3):
         body = b"".join(encode_append(AppendRequest([b"x"])))
         requests.command(Peer(), Frame(RequestCode.COMMAND, 1, body))
     stamps = [HEAD.unpack_from(bytes(one.bodies[0])) for one in engine.proposed]
     assert stamps == [(Type.COMMAND, 1000), (Type.COMMAND, 1000), (Type.COMMAND, 1100)]
+
+
+def test_time_goes_on_behind_a_former_leader_whose_clock_was_ahead() -> None:
+    """Else a key with a time to live lasts until this leader's clock has come so far, and is not asked for before."""
+
+    async def work() -> None:
+        engine, steady_ns = Engine(), 0
+        engine.last_ms, engine.wake_at_ms = 86_400_000, 86_401_000
+        requests = requests_of(engine, repeat(5), lambda: steady_ns)
+        requests._look()
+        steady_ns = 999_999_999
+        requests._look()
+        assert not engine.proposed
+        steady_ns = 1_000_000_000
+        requests._look()
+        (tick,) = engine.proposed
+        assert HEAD.unpack_from(bytes(tick.bodies[0])) == (Type.TICK, 86_401_000)
+        engine.replica.member.term, engine.last_ms = 2, 90_000_000
+        requests.command(Peer(), Frame(RequestCode.COMMAND, 1, b"".join(encode_append(AppendRequest([b"x"])))))
+        assert HEAD.unpack_from(bytes(engine.proposed[1].bodies[0])) == (Type.COMMAND, 90_000_000)
+        requests.stop()
+
+    asyncio.run(work())
 
 
 def test_a_leader_whose_state_is_not_of_its_log_takes_no_command() -> None:

@@ -39,9 +39,19 @@ class QueueLag:
     first_stored_ms: int | None = None  # of the first message that is not consumed
 
     @property
+    def first_offset(self) -> int:
+        """Of the first message that is not consumed."""
+        return max(self.committed or 0, self.min_offset)
+
+    @property
     def messages(self) -> int | None:
         """What expired before it was consumed is not waited for."""
-        return None if self.committed is None else max(0, self.max_offset - max(self.committed, self.min_offset))
+        return None if self.committed is None else max(0, self.max_offset - self.first_offset)
+
+
+def age_order(one: QueueLag) -> tuple[int, str, int]:
+    """The queue with the oldest waiting message first; among those of one time always the same one."""
+    return one.first_stored_ms or 0, one.topic, one.queue_id
 
 
 class Holder(NamedTuple):
@@ -94,7 +104,7 @@ class GroupLag:
                     low = reads.min_offset(topic, queue_id)
                     one = QueueLag(topic, queue_id, committed, low, high)
                     if one.messages:
-                        first_ms = reads.stored_at_ms(topic, queue_id, max(committed or 0, low))
+                        first_ms = reads.stored_at_ms(topic, queue_id, one.first_offset)
                         one.first_stored_ms = first_ms if first_ms >= 0 else None
                     found.append(one)
                 if queue_id % LET_IN_EVERY == LET_IN_EVERY - 1:
@@ -127,23 +137,26 @@ class GroupLag:
         return sorted(members, key=lambda one: str(one["client_id"]))
 
     async def summary(self, group: str, topics: Iterable[str], *, brief: bool = False) -> Json:
-        """One of a list; `brief`: without what it wants, and of its members only how many there are."""
+        """One of a list; `brief`: without what it wants, of its members only how many there are, and where the oldest
+        message that waits for it lies."""
         return self._summed(group, topics, await self._queues(group, topics), brief)
 
     def _summed(self, group: str, topics: Iterable[str], queues: list[QueueLag], brief: bool = False) -> Json:
         known = self._context.clients.consumers.get(group)
         config = self._context.groups.groups.get(group)
-        firsts = [one.first_stored_ms for one in queues if one.first_stored_ms is not None]
+        oldest = min((one for one in queues if one.first_stored_ms is not None), key=age_order, default=None)
+        oldest_ms = None if oldest is None else oldest.first_stored_ms
         now_ms = self._context.now_ms()
         summed = {
             "group": group,
             "consume_enabled": True if config is None else config.consume_enable,
             "lag_messages": sum(one.messages or 0 for one in queues),
-            "lag_ms": max((max(0, now_ms - one) for one in firsts), default=0),
-            "lag_since_ms": min(firsts, default=None),
+            "lag_ms": 0 if oldest_ms is None else max(0, now_ms - oldest_ms),
+            "lag_since_ms": oldest_ms,
         }
         if brief:
-            return summed | {"members": 0 if known is None else len(known.clients)}
+            oldest_at = None if oldest is None else [oldest.topic, oldest.queue_id, oldest.first_offset]
+            return summed | {"members": 0 if known is None else len(known.clients), "oldest_at": oldest_at}
         subscriptions = {} if known is None else known.subscriptions
         named = sorted(topics)
         return summed | {

@@ -23,7 +23,7 @@ class Stand:
     """Since when a group stands where it does, and how much waited for it then."""
 
     began_s: float
-    oldest_ms: int | None
+    oldest: tuple[object, ...]  # its storing time, which many share behind a clock that was set back, and its place
     waiting: int
     has_members: bool
 
@@ -49,15 +49,17 @@ class StalledConsumers:
             waiting, members = one["lag_messages"], one["members"]
             if not waiting or not one["consume_enabled"]:
                 continue
-            stand = Stand(now_s, one["lag_since_ms"], waiting, bool(members))
+            oldest = one["lag_since_ms"], one.get("oldest_at")
+            stand = Stand(now_s, oldest, waiting, bool(members))
             before = self._stands.get(one["group"])
             nobody = before is not None and not before.has_members and not members  # the oldest may expire meanwhile
-            if before is not None and (nobody or before.oldest_ms == stand.oldest_ms):
+            if before is not None and (nobody or before.oldest == stand.oldest):
                 stand = replace(before, has_members=stand.has_members)
             self._seen[one["group"]] = stand
             if now_s - stand.began_s < STANDS_STILL_S or waiting <= stand.waiting:
                 continue
-            text = f"{one['group']} ({waiting:,} wait, the oldest for {one['lag_ms'] / 1000:.0f} s)"
+            oldest_s = max(one["lag_ms"] / 1000, now_s - stand.began_s)
+            text = f"{one['group']} ({waiting:,} wait, the oldest for {oldest_s:.0f} s)"
             self._named[STUCK if members else GONE].append(text)
 
     def stalled(self) -> dict[str, str]:

@@ -123,6 +123,8 @@ def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Jso
     [
         ([group(10, 5), group(900, 5)], "broker_consumers_stuck"),
         ([group(10, 5), group(900, 7)], None),  # slow, and it moves
+        ([group(10, 5, oldest_at=["T", 0, 3]), group(900, 5, oldest_at=["T", 0, 7])], None),  # all carry one time
+        ([group(10, 5, oldest_at=["T", 0, 3]), group(900, 5, oldest_at=["T", 0, 3])], "broker_consumers_stuck"),
         ([group(900, 5), group(900, 5)], None),  # nothing comes
         ([group(10, 5, 0), group(900, 5, 0)], "broker_consumers_gone"),
         ([group(10, 5, 0), group(900, 9, 0)], "broker_consumers_gone"),  # the oldest have expired meanwhile

@@ -50,6 +50,29 @@ async def test_a_slave_without_addresses_follows_whom_a_name_server_names(tmp_pa
                     assert not master.broker.pair._learned
 
 
+class Noting(Registry):
+    """Keeps what brokers said of their HA addresses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ha_addresses: list[str] = []
+
+    def register(self, said: Registration, now_ms: int, owner: object) -> Registered:
+        self.ha_addresses.append(said.ha_server_addr)
+        return super().register(said, now_ms, owner)
+
+
+@story
+async def test_oddity_13_the_ha_address_of_the_configuration_is_listened_at_and_registered(tmp_path: Path) -> None:
+    """A release of RocketMQ reads haListenPort and then listens elsewhere."""
+    ports, registry = pair_ports("m"), Noting()
+    async with naming(registry) as asks, classic(classic_settings(tmp_path, "m", "sync_master", ports, **asks)):
+        await until(lambda: bool(registry.ha_addresses))
+        assert set(registry.ha_addresses) == {f"127.0.0.1:{ports['m']}"}
+        _, writer = await asyncio.open_connection("127.0.0.1", ports["m"])
+        writer.close()
+
+
 class Lying(Registry):
     """Says that any master is there."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from node.broker.classic import metadata_sync
 from node.broker.classic import pair as pair_module
 from node.broker.classic.metadata_sync import CommittedHere
 from node.broker.classic.promotion import Promotion
@@ -21,6 +23,7 @@ from node.ha.handshake import Hello
 from node.ha.lineage import PROMOTION
 from node.ha.settings import BrokerRole
 from node.message_store.record import decode_record
+from node.message_store.write_files import OsDisk
 from node.rocketmq.codes import Answer, Request
 from tests.unit.broker_kit import pull_fields
 from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, story
@@ -178,6 +181,37 @@ async def test_a_promoted_slave_forgets_what_was_committed_while_it_was_one(tmp_
         await Promotion(slave.broker.pair, "s").promote(None, set(), "ops")
         await until(lambda: not CommittedHere(tmp_path / "s").offsets)
         assert offset_of(slave) == 3
+
+
+def test_a_save_that_a_promotion_meets_leaves_nothing_of_a_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread went on when its task was ended, and what it wrote was there for good: the file was thought empty."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(OsDisk):
+        def replace(self, path: Path, data: bytes) -> None:
+            if b"TopicTest" in data:
+                begun.set()
+                assert goes_on.wait(30)
+            super().replace(path, data)
+
+    monkeypatch.setattr(metadata_sync, "OsDisk", Slow)
+
+    async def work() -> None:
+        here = CommittedHere(tmp_path)
+        here.put("TopicTest", "G", {0: 3}, {("TopicTest", 0): 3})
+        as_slave = asyncio.create_task(here.save())
+        assert await asyncio.to_thread(begun.wait, 30)
+        as_slave.cancel()
+        here.offsets.clear()
+        as_master = asyncio.create_task(here.save())
+        await asyncio.sleep(0)
+        goes_on.set()
+        await as_master
+
+    asyncio.run(work())  # which waits for its threads
+    assert not CommittedHere(tmp_path).offsets
 
 
 @story

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -89,6 +90,8 @@ class CommittedHere:
             for (topic, group), queues in read_offsets(said).items():
                 self.offsets |= {(topic, group, queue): offset for queue, offset in queues.items()}
         self._written = self._encoded()
+        self._writing = threading.Lock()  # of threads: one may still write when its task was cancelled
+        self._saves = self._kept = 0  # how many began, and which one is on disk
 
     def put(self, topic: str, group: str, queues: Mapping[int, int], ends: Ends) -> None:
         """Up to the ends of their queues; nothing of a queue that this log has nothing of."""
@@ -107,9 +110,9 @@ class CommittedHere:
     async def save(self) -> None:
         """Off the loop, where it changed. Raises OSError."""
         data = self._encoded()
-        if data != self._written:
-            await asyncio.to_thread(self._write, data)
-            self._written = data
+        if data != self._written or self._kept < self._saves:  # one is under way, or has failed
+            self._saves += 1
+            await asyncio.to_thread(self._write, self._saves, data)
 
     def _encoded(self) -> bytes:
         table: dict[str, dict[int, int]] = {}
@@ -117,10 +120,16 @@ class CommittedHere:
             table.setdefault(f"{topic}@{group}", {})[queue] = offset
         return offsets_answer(table) if table else b""
 
-    def _write(self, data: bytes) -> None:
-        disk = OsDisk()
-        disk.replace(self._path, data or b'{"offsetTable":{}}')
-        disk.close()
+    def _write(self, number: int, data: bytes) -> None:
+        """Nothing where a later one is on disk."""
+        with self._writing:
+            if number > self._kept:
+                disk = OsDisk()
+                try:
+                    disk.replace(self._path, data or b'{"offsetTable":{}}')
+                finally:
+                    disk.close()
+                self._kept, self._written = number, data
 
 
 class MetadataSync:

@@ -33,7 +33,7 @@ from node.views.state import StateView
 log = logging.getLogger(__name__)
 
 EVENTS_EVERY_ROUNDS = 4
-EVENTS_LIMIT = 200
+EVENTS_LIMIT = 100  # with the longest details (16 KiB) they are as long as an answer may be
 CONFIGURATION_EVERY_ROUNDS = 2
 
 V = TypeVar("V", bound=AnswerView)

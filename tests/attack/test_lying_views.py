@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from app.console.nodes import BYTES_MAX, VIEW_BYTES_MAX
+from app.console.sampler import EVENTS_LIMIT
 from node.views.base import ALARMS_MAX, FAULTS_MAX, PEERS_MAX
+from node.views.events import DETAIL_BYTES_MAX, EventsView
 from node.views.state import StateView
 from tests.attack.remoting_kit import drawn
 from tests.unit.console_kit import Kit, run, running
@@ -107,3 +109,12 @@ def test_a_log_that_is_damaged_all_over_fits_a_state() -> None:
     state = StateView.model_validate(FakeGroup().nodes["n0"].state() | {"faults": [fault] * (2 * FAULTS_MAX)})
     assert state.faults is not None and len(state.faults) == FAULTS_MAX
     assert len(json.dumps(state.model_dump())) < BYTES_MAX["state"]
+
+
+def test_as_many_events_as_are_asked_for_fit_an_answer() -> None:
+    """Where they did not, the console asked for the same ones again, and learned of no event any more."""
+    long = {"id": "9089bc6c2133-12345678", "at": "2026-11-21T06:45:39.410Z", "kind": "k" * 40, "severity": "critical"}
+    long |= {"detail": {"text": "x" * (DETAIL_BYTES_MAX - len('{"text": ""}'))}}
+    answer = EventsView.model_validate({"engine": "ok", "items": [long] * EVENTS_LIMIT})
+    assert answer.items is not None and DETAIL_BYTES_MAX - 20 < len(str(answer.items[0].detail))
+    assert len(json.dumps(answer.model_dump())) < BYTES_MAX["events"]

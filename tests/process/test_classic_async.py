@@ -41,8 +41,8 @@ def test_an_async_master_goes_on_whatever_becomes_of_its_slave(tmp_path: Path) -
             link = brokers.links.relays["b", "a"]
             for forward, backward in ((True, False), (False, True), (True, True)):  # reports, frames, both
                 link.cut(forward=forward, backward=backward)
-                await senders.more(40)
-                await brokers.until("a", lags)  # until its connection is dropped, it is said how far it is behind
+                # Until its connection is dropped, it is said how far it is behind.
+                await asyncio.gather(brokers.until("a", lags), senders.more(40))
                 await asyncio.gather(brokers.until("a", is_alone), brokers.until("b", is_lost))
                 await senders.more(40)
                 brokers.links.mend("b")

@@ -58,7 +58,7 @@ class Noting(Registry):
         self.ha_addresses: list[str] = []
 
     def register(self, said: Registration, now_ms: int, owner: object) -> Registered:
-        self.ha_addresses.append(said.ha_server_addr)
+        self.ha_addresses.append(said.ha_address)
         return super().register(said, now_ms, owner)
 
 

@@ -43,6 +43,7 @@ BACK_OFF_S_MIN: Final = 0.2
 BACK_OFF_S_MAX: Final = 10.0
 STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again without a wait
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
+LOOK_AGAIN_S: Final = 0.1  # until the directory is there
 DEFAULT_DATA: Final = "data"  # as `node.config_models` has it
 DATA_VARIABLES: Final = ("QUORUMSCOPE_NODE__DATA", "QUORUMSCOPE_NODE_DATA")
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
@@ -103,7 +104,7 @@ async def start(module: str, arguments: Sequence[str]) -> Child:
 
 
 def pass_on_hang_up() -> None:
-    """They read their files again."""
+    """Passes a SIGHUP on to the processes of this member: each reads its files again."""
     for process in RUNNING.values():
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -123,7 +124,7 @@ async def stop(child: Child) -> None:
 
 
 def how(code: int, module: str = ENGINE) -> str:
-    """Its end in words."""
+    """How a process ended, in words."""
     name = "the engine" if module == ENGINE else "the broker"
     return f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
 
@@ -213,6 +214,15 @@ def hold_data(data: Path | None) -> DataLock | None:
     return None
 
 
+async def hold_once_made(data: Path | None, child: Child, *reasons: asyncio.Event) -> DataLock | None:
+    """The same for a new member, whose first engine makes the directory; None where it ends before, or has to."""
+    lock = None
+    while lock is None and child.process.returncode is None and not any(one.is_set() for one in reasons):
+        await asyncio.sleep(LOOK_AGAIN_S)
+        lock = hold_data(data)
+    return lock
+
+
 async def keep_engine(
     arguments: Sequence[str], stopping: asyncio.Event, again: asyncio.Event, data: Path | None, *, restart: bool,
     module: str = ENGINE,
@@ -227,7 +237,10 @@ async def keep_engine(
             lock = lock or hold_data(data)
         try:
             again.clear()
-            code = await _ended(await start(module, arguments), stopping, again)
+            child = await start(module, arguments)
+            if lock is None and module == ENGINE:
+                lock = await hold_once_made(data, child, stopping, again)
+            code = await _ended(child, stopping, again)
         except OSError as error:  # no memory or no process to be had: that passes
             code, ended = 1, f"{module} cannot be started ({error})"
         else:

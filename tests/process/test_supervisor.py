@@ -17,6 +17,7 @@ import pytest
 from node.__main__ import BACK_OFF_S_MAX, BACK_OFF_S_MIN, STEADY_AFTER_S, STOP_WITHIN_S, back_off_s, data_directory
 from node.config import read_again
 from node.supervised import ask_for_another_engine
+from tests.unit.test_data_lock import java_gets_it
 
 pytestmark = pytest.mark.process
 
@@ -107,6 +108,32 @@ def test_a_crashed_engine_comes_back_and_the_reason_is_recorded(stand_ins: Path)
         node.terminate()
     assert node.wait(WITHIN_S) == 0
     assert not alive(control_pid)
+
+
+def test_a_broker_is_kept_out_between_the_first_two_engines_of_a_new_member(stand_ins: Path) -> None:
+    """The first one makes the directory; the stand-in holds no lock, so whoever holds it is the supervisor."""
+    data = stand_ins / "new"
+    node = run(stand_ins, "import os, time\nos.makedirs('new', exist_ok=True)\ntime.sleep(600)", "--data", str(data))
+    try:
+        deadline = time.monotonic() + WITHIN_S
+        while (not data.is_dir() or java_gets_it(data)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert node.poll() is None
+        assert not java_gets_it(data)
+    finally:
+        node.terminate()
+    assert node.wait(WITHIN_S) == 0
+    assert java_gets_it(data)
+
+
+def test_a_stop_is_heard_where_no_engine_makes_the_directory(stand_ins: Path) -> None:
+    engine = "import time\nopen('starts', 'a').write('x')\ntime.sleep(600)"
+    node = run(stand_ins, engine, "--data", str(stand_ins / "never"))
+    try:
+        wait_for(stand_ins / "starts", "x")
+    finally:
+        node.terminate()
+    assert node.wait(WITHIN_S) == 0
 
 
 def test_an_engine_comes_back_where_its_reason_cannot_be_written(stand_ins: Path) -> None:

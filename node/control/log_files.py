@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from node.config import Settings
 from node.control.problems import Problem
@@ -21,7 +21,6 @@ from node.store.files.segment import NAME_DIGITS
 from node.store.reader import StoreReader
 
 Result = TypeVar("Result")
-Json = dict[str, Any]
 IDENTITY_FILE = "quorumscope.json"
 
 

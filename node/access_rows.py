@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Of a token's row."""
+        """The file that a token's row names."""
         return Path(self.name)
 
 

@@ -21,7 +21,7 @@ def check_database(url: str) -> str:
         if slashes is None:
             return url  # a file's name may have a colon
         raise ValueError(
-            f"{scheme}:// is no database that it knows: sqlite:///FILE or postgresql://USER@HOST:PORT/NAME"
+            f"{scheme}:// is no database that is supported: sqlite:///FILE or postgresql://USER@HOST:PORT/NAME"
         )
     if slashes is None:
         raise ValueError(f'"//" is missing behind "{scheme}:"')

@@ -50,7 +50,7 @@ async def add(
 ) -> Json:  # fmt: skip
     """Take in a new member, which was started with `--join`; with `replaces` in place of another one."""
     if body.learner and body.replaces:
-        raise Invalid("A learner that stays one replaces nobody.")
+        raise Invalid("`replaces` goes without `learner`: only a voter replaces one.")
     wanted = MemberChange("add", body.id, body.address, body.learner, body.replaces or None)
     return await answer(request, response, console, viewer, cluster_id, wanted, body, key)
 

@@ -24,7 +24,7 @@ class Beginning:
 
     @classmethod
     def of(cls, body: Any) -> Beginning:
-        """Of a text, or of a value of JSON."""
+        """The beginning of a text, or of a JSON value as text."""
         whole = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
         return cls(pictured(whole[:BEGINNING_CHARS_MAX]), len(whole))
 

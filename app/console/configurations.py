@@ -57,13 +57,13 @@ class Configurations:
         self._loaded: set[str] = set()
 
     def note(self, cluster_id: str, items: Sequence[EventView]) -> None:
-        """What members just reported."""
+        """Takes in the changes of configuration among the events that members just reported."""
         found = [changed(one.at, one.detail) for one in items if one.kind == KIND]
         if found:
             self._take(cluster_id, found)
 
     async def load(self, cluster_id: str) -> None:
-        """What is kept of before; once."""
+        """Reads a group's earlier changes from the database, once."""
         if cluster_id in self._loaded:
             return
         rows = await self._events.list(cluster_id, limit=READ, kinds=(KIND,))
@@ -82,7 +82,7 @@ class Configurations:
             del known[old]
 
     def rows(self, cluster_id: str) -> list[Changed]:
-        """The newest first."""
+        """A group's configurations, the newest first."""
         return sorted(self._known.get(cluster_id, {}).values(), key=lambda one: (one.at, one.index), reverse=True)
 
     def since(self, cluster_id: str, index: int | None) -> str | None:

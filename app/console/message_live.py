@@ -57,7 +57,7 @@ class Listing:
 
     @classmethod
     def of(cls, query: str) -> Listing:
-        """What `query` gave."""
+        """The listing that the query string of a page asks for."""
         said = dict(parse_qsl(query))
         names = {name: said.get(name, "") for name in ("part", "topics_after", "groups_after")}
         return cls(system=said.get("system") == "true", **names)
@@ -68,7 +68,7 @@ class Listing:
         return urlencode({name: "true" if value is True else value for name, value in said.items() if value})
 
     def asked(self, after: str) -> dict[str, str | int | None]:
-        """Of a control plane."""
+        """The query parameters with which a control plane is asked for this listing."""
         system = "true" if self.system else None
         return {"limit": LISTED, "system": system, "contains": self.part or None, "cursor": after or None}
 

@@ -47,7 +47,7 @@ async def remove_forever(sessions: Sessions, days: int) -> None:
 
 
 async def remove_operations(sessions: Sessions, before: datetime) -> int:
-    """Those that ended before; how many they were."""
+    """Removes operations that ended before `before`; returns how many."""
     over = select(OperationRow.id).where(OperationRow.state != RUNNING, OperationRow.updated_at < before)
     removed = 0
     while True:

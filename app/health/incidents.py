@@ -51,7 +51,7 @@ class Incidents:
     waiting_then: int | None = 0
 
     def move(self, step: ClockStep) -> None:
-        """The wall clock was set."""
+        """The wall clock was set: moves the times that are remembered by it."""
         self.well_at = step.moved(self.well_at)
         if self.open is not None:
             self.open.since, self.open.quiet_since = step.moved(self.open.since), step.moved(self.open.quiet_since)

@@ -249,7 +249,7 @@ def late_ms(one: MemberView) -> float:
 
 
 def usual_ms(known: dict[str, float], node_id: str) -> float | None:
-    """What the others take."""
+    """The median round trip of the other members; None where there is no other."""
     others = [rtt for other, rtt in known.items() if other != node_id]
     return median(others) if others else None
 

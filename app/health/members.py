@@ -202,7 +202,7 @@ def peers_full(one: MemberView, ids: Container[str]) -> list[AlarmView]:
 
 
 def by_code(one: MemberView, ids: Container[str]) -> dict[str, list[AlarmView]]:
-    """All its other alarms."""
+    """A member's alarms by code, without those about a full disk of one of `ids`."""
     found: dict[str, list[AlarmView]] = {}
     for alarm in alarms_of(one):
         if alarm.code != "peer_disk_full" or alarm.peer_id not in ids:

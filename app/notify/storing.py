@@ -14,7 +14,7 @@ from app.notify.rules import Alert, Key, OpenProblem, Sent
 
 
 def mark(alert: Alert | None) -> object:
-    """What of an alert is worth storing."""
+    """What of an alert decides whether it has to be stored again."""
     if alert is None:
         return None
     return alert.sent, alert.acknowledged_by, alert.acknowledged_at, alert.open.problem.severity

@@ -90,7 +90,7 @@ class LoginLimits:
         return 0
 
     def undo(self, account: str, address: str) -> None:
-        """The attempt was not looked at."""
+        """Takes an attempt back that was never judged: it counts against nobody."""
         self.accounts.take_back(account.lower())
         self.addresses.take_back(place_of(address))
 

@@ -42,11 +42,11 @@ class Authority:
         self._lease_term, self._lease_until_s = term, lease_until_s
 
     def is_master(self, term: int | None) -> None:
-        """Of that term; None: no longer."""
+        """Notes that this broker is the master of `term`; None: it no longer is."""
         self._master_term = term
 
     def holds(self) -> bool:
-        """Whether the lease does."""
+        """Whether the leader's lease of the term in which this broker became master still runs."""
         return self._lease_term == self._master_term and self._clock() < self._lease_until_s
 
     def confirm(self) -> asyncio.Future[bool]:
@@ -81,7 +81,7 @@ class Authority:
         return self._master_term == term and (term is None or term == self._term_in_log())
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """Ends the question that is under way; whoever waits for `confirm` is cancelled."""
         await self._background.stop()
         if self._next is not None:
             self._next.cancel()

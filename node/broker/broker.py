@@ -171,7 +171,7 @@ class Broker:
         }  # fmt: skip
 
     def said(self, kind: str, severity: str, reason: str) -> None:
-        """Into the broker's log."""
+        """Writes a line into the broker's log."""
         self._note(kind, severity, {"reason": reason})
 
     def _dispatched(self, touched: Touched) -> None:

@@ -120,7 +120,7 @@ class DispatchedLog:
         return found if found or self.state is None else self.state.places.get((topic, queue_id), 0)
 
     def committed(self, index: int) -> None:
-        """So far the log is committed."""
+        """The engine says that the log is committed up to `index`: it is dispatched next."""
         if index > self.committed_index:
             self.committed_index = index
             if index > self.dispatched_index:
@@ -222,7 +222,7 @@ class DispatchedLog:
         self._say_reached()
 
     def _say_reached(self) -> None:
-        """To who waits for an entry that is dispatched."""
+        """Wakes those that wait for an entry which is dispatched by now."""
         if self._reached:
             for _index, done in [one for one in self._reached if one[0] <= self.dispatched_index]:
                 if not done.done():
@@ -243,7 +243,7 @@ class DispatchedLog:
             listener(applied)
 
     def _keep_places(self) -> None:
-        """Of queues that have no message in this log."""
+        """Keeps the next offset of each queue that has no message left in this log."""
         assert self.dispatcher is not None and self.state is not None
         known, begin = self.dispatcher.next_offsets, log_begin(self.root, self._host.files)
         for queue, offset in self.state.places.items():

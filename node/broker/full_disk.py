@@ -35,15 +35,15 @@ class FullDisk:
 
     @property
     def was_met(self) -> bool:
-        """Whether no put has been taken since."""
+        """Whether an append met a full disk, and no put has been taken since."""
         return self._until > 0
 
     def refused(self, error: BaseException) -> None:
-        """An append ended with that."""
+        """An append failed with `error`; a full disk closes the lane to puts for a while."""
         if isinstance(error, NotAppended) and error.code is ResponseCode.DISK_FULL:
             self._since = self._loop.time()
             self._until = self._since + FULL_AGAIN_S
 
     def taken(self) -> None:
-        """A put was."""
+        """A put was taken: the disk has space again."""
         self._until = 0.0

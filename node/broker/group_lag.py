@@ -72,7 +72,7 @@ def averagely(queues: int, client_ids: Iterable[str]) -> list[str]:
 
 
 class GroupLag:
-    """Of one broker."""
+    """How far each consumer group of one broker is behind."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -93,7 +93,7 @@ class Metadata:
         return self._log.state is not None
 
     def table(self, name: str) -> dict[str, Any]:
-        """As it is committed; not to be changed."""
+        """A table as the committed log has it. Callers do not change it."""
         state = self._log.state
         return {} if state is None else state.tables.get(name, {})
 
@@ -112,7 +112,7 @@ class Metadata:
         return tables.get(name, {})
 
     def is_asked(self, table: str, key: str) -> bool:
-        """Whether a change of it is not committed yet."""
+        """Whether a change of this key was asked for and is not committed yet."""
         return (table, key) in self._open_keys
 
     # --- changing -----------------------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ class Metadata:
         done.add_done_callback(_seen)
         if self._lane.is_open:
             if self._asked and not self._asked[-1].was_sent:
-                raise NotNow("earlier changes wait for room in the lane")
+                raise NotNow("the lane is full: earlier changes wait for it")
             if not self._send(asked[0]) and self._lane.is_open:
-                raise NotNow("as much waits for its commit as may")
+                raise NotNow("the lane is full: as much waits for its commit as is allowed")
         self.asked += 1
         self._asked.extend(asked)
         for name in _keys(change):
@@ -227,6 +227,6 @@ def _keys(change: Tables) -> list[tuple[str, str]]:
 
 
 def _seen(done: asyncio.Future[None]) -> None:
-    """Who asked need not wait."""
+    """Takes the error of a change for which nobody waits, or asyncio would report it as never retrieved."""
     if not done.cancelled():
         done.exception()

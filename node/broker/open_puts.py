@@ -85,7 +85,7 @@ class MessagePut:
 
 
 def offsets_of(put: OpenPut, places: Places) -> tuple[int, ...]:
-    """Of one that is dispatched."""
+    """The physical offsets of a put's records, once they are dispatched."""
     indexes = put.indexes
     if indexes[-1] - indexes[0] == len(indexes) - 1:
         return places.offsets_of(indexes[0], len(indexes))
@@ -150,7 +150,7 @@ class PlacedPuts:
 
 
 def as_sent(record: bytes) -> bytes:
-    """A record without its place."""
+    """A record without its physical offset: what the broker sent, before the engine wrote its place into it."""
     return record[:PHYSICAL_OFFSET_AT] + record[_BEHIND_PLACE:]
 
 

@@ -138,12 +138,12 @@ class PutLane:
         return math.inf if patient else self._loop.time() + ANSWER_WITHIN_S
 
     def _give(self, messages: list[NewMessage], answer: Answer, due_at: float) -> None:
-        """Offsets and bytes, if there is room."""
+        """Gives messages their queue offsets and builds their records; a full window is answered "busy" before that."""
         lane, offsets = self._lane, self._offsets
         assert lane is not None and offsets is not None
         count, size_bytes = len(messages), sum(map(record_bytes, messages))
         if not self._has_room(lane, count, size_bytes):
-            answer.set_result(busy("as much waits for its commit as may"))
+            answer.set_result(busy("the lane is full: as much waits for its commit as is allowed"))
             return
         built = offsets.build(messages, self._now_ms())
         self._in_turn(MessagePut(built, messages[0], answer, size_bytes, due_at))
@@ -173,7 +173,7 @@ class PutLane:
         self._sweep_later()
 
     def _has_room(self, lane: Lane, count: int, size_bytes: int) -> bool:
-        """One put alone always has."""
+        """Whether the lane's window takes these entries; one put alone always fits."""
         count, size_bytes = count + self._turn_entries, size_bytes + self._turn_bytes
         if lane.waits:
             return lane.has_room(count, size_bytes)
@@ -285,7 +285,7 @@ class PutLane:
             self._ended.set()
 
     def dispatched(self) -> None:
-        """More of the log can be read."""
+        """More of the log is dispatched: puts that can be read now are answered."""
         self._placed.dispatched()
 
     # --- leading --------------------------------------------------------------------------------------------------

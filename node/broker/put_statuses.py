@@ -23,7 +23,7 @@ _NOT_STORED: Final[Mapping[ResponseCode, PutStatus]] = {
 
 
 def result_of(error: LedgerError) -> PutResult:
-    """Of an append that did not succeed."""
+    """The result of a put whose append did not succeed."""
     if isinstance(error, OutcomeUnknown):
         return unknown(str(error))
     status = _NOT_STORED.get(error.code, _AWAY) if isinstance(error, NotAppended) else _AWAY
@@ -31,15 +31,15 @@ def result_of(error: LedgerError) -> PutResult:
 
 
 def unknown(why: str) -> PutResult:
-    """It may be in the log, and stay there."""
+    """The result of a put of which nobody knows whether it is in the log."""
     return refused(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, f"not known whether it is stored: {why}")
 
 
 def busy(why: str) -> PutResult:
-    """Nothing was given out for it."""
+    """The result of a put that was refused for load, before it took a queue offset."""
     return refused(PutStatus.OS_PAGE_CACHE_BUSY, why)
 
 
 def away(why: str) -> PutResult:
-    """This broker takes no messages now."""
+    """The result of a put at a broker that takes no messages now."""
     return refused(_AWAY, why)

@@ -131,7 +131,7 @@ class Registrar:
             self._background.keep(f"registration at {address}", partial(self._keep, address, changed))
 
     def soon(self) -> None:
-        """At all of them, at itself at once."""
+        """Registers again at every name server, and in the broker's own registry at once."""
         self._last = None
         self.look()
 

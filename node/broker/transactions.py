@@ -168,7 +168,7 @@ class Transactions:
             self.keep_offsets()
 
     def keep_offsets(self) -> None:
-        """From where the next master has to read."""
+        """Keeps the offsets of both system queues from which the next master has to read."""
         if self._table is None or not self.is_known:
             return
         begins = self._context.durable_places(self._table.begins())
@@ -249,7 +249,7 @@ class Transactions:
         return await self._op(table, half)
 
     async def _op(self, table: HalfTable, half: Half) -> PutResult:
-        """It is not open any more. Raises Refusal."""
+        """Puts the op message which says that a half message is no longer open. Raises Refusal."""
         context = self._context
         context.topics.create_own(OP_TOPIC, 1)
         op = op_message(half.offset, context.identity.host, context.now_ms())

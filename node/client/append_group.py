@@ -67,7 +67,7 @@ class Group:
         return (_own(error, firsts[n], firsts[n + 1] - 1) if shared else _own(error) for n in range(len(self.answers)))
 
     def apart(self) -> list[Group]:
-        """Every call by itself."""
+        """The same calls, each in a group, and so in a frame, of its own."""
         at = self.firsts(0)
         return [
             Group(self.bodies[at[number] : at[number + 1]], [answer], [(0, at[number + 1] - at[number])])

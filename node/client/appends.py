@@ -149,7 +149,7 @@ class Appends:
             self._full_at = 0 if self._waiting else min(MERGE_ENTRIES_MAX, self._in_flight_max - self._in_flight)
 
     def _let_in(self) -> None:
-        """There is room again."""
+        """Takes calls that wait, as long as there is room in flight."""
         while self._waiting and self._in_flight + len(self._bodies) < self._in_flight_max:
             bodies, answer, expected_index = self._waiting.popleft()
             if not answer.done():  # else nobody wants it any more, and nothing of it was sent
@@ -279,7 +279,7 @@ class Appends:
             text = f"{link.member_id} is a plain DLedger: {refused}"
             raise NotAppended(text, code=ResponseCode.UNSUPPORTED)
         if await retry.within(self._one_by_one.acquire()) is None:
-            raise Lost(f"{link.member_id} takes one entry after another: those before took the time", sent=False)
+            raise Lost(f"{link.member_id} takes one entry at a time: those before used up the time", sent=False)
         try:
             return await append_one(link, group.bodies[0], retry.left_s())
         finally:
@@ -325,7 +325,7 @@ class Appends:
                     answer.set_exception(own)
 
     def _settle(self, group: Group) -> bool:
-        """False where that was done before."""
+        """Counts a group as no longer in flight; False where that was done before."""
         if group.settled:
             return False
         group.settled = True

@@ -78,7 +78,7 @@ class KvClient:
         return (await self.write(KvCommand(Op.PUT, key, value, ttl_ms))).index
 
     async def delete(self, key: bytes) -> bool:
-        """Whether it was there."""
+        """Deletes a key; True where it was there."""
         return (await self.write(KvCommand(Op.DELETE, key))).status is Status.DONE
 
     async def compare_and_set(self, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0) -> KvResult:

@@ -214,7 +214,7 @@ class LedgerClient:
         """
         _, committed_index = await self._read_once(INDEX_MAX, ReadMode.LINEARIZABLE)
         if committed_index is None:
-            raise Unsupported("a plain DLedger tells no committed index")
+            raise Unsupported("a plain DLedger reports no committed index")
         return committed_index
 
     async def _read_once(self, from_index: int, mode: ReadMode) -> tuple[list[Entry], int | None]:

@@ -145,7 +145,7 @@ class MachineClient:
         return None
 
     def _settled(self, link: MemberLink, answer: CommandAnswer | None, retry: Retry) -> CommandResult | None:
-        """None: not appended, and worth another try."""
+        """What an answer means for a command: its result; None where it was not appended and may be tried again."""
         if answer is None:
             return None
         append, code = answer.append, response_code(answer.append.code)

@@ -89,10 +89,9 @@ async def find_end(get: Callable[[int], Awaitable[ResponseCode]]) -> int:
 def transfer_fields(leader_id: str, to: str | None, if_term: int | None, accept_data_loss: bool) -> dict[str, Any]:
     """A LEADERSHIP_TRANSFER as the original's leader takes it. Raises Refused."""
     if to is None:
-        raise Refused("a plain DLedger group chooses nobody by itself", missing="to")
+        raise Refused("a plain DLedger group does not choose the next leader: name a member", missing="to")
     if not accept_data_loss:
         raise Refused(HAZARD.format(to=to), missing="accept_data_loss")
     if if_term is None:
-        raise Refused("a plain DLedger moves leadership in the term that is named, and tells nobody its term",
-                      missing="if_term")  # fmt: skip
+        raise Refused("a plain DLedger has to be given its present term, and does not report it", missing="if_term")
     return {"transferId": leader_id, "transfereeId": to, "term": if_term, "takeLeadershipLedgerIndex": 0}

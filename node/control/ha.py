@@ -88,6 +88,6 @@ def _followed(found: HaView) -> str | None:
 
 
 def use(parts: Parts) -> None:
-    """Of a broker in classic mode."""
+    """Has the control plane answer `GET state` from a broker in classic mode, which has no engine."""
     assert parts.broker is not None
     parts.snapshots.without_log = partial(_state, parts.settings, parts.broker)

@@ -94,13 +94,13 @@ async def items(
     begin, end = (from_ or "").encode(), (to or "").encode()
     if prefix:
         if from_ is not None or to is not None:
-            raise Problem(422, "Invalid request", "prefix: give it, or from and to")
+            raise Problem(422, "Invalid request", "give prefix, or from and to")
         begin, end = prefix.encode(), behind(prefix.encode())
     if cursor is not None:
         try:
             begin = base64.b64decode(cursor.encode(), b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise Problem(422, "Invalid request", "cursor: take it from `next` of the answer before") from None
+            raise Problem(422, "Invalid request", "cursor: give the `next` of the page before") from None
     try:
         answer = await found(parts, ask_range(begin, end, limit), consistency)
         listed, more = decode_items(answer.content)

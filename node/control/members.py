@@ -48,7 +48,7 @@ async def members(parts: PartsDep, limit: Limit = 1000, cursor: Cursor = None) -
 async def add(parts: PartsDep, response: Response, body: NewMember, key: Key = None) -> Json:
     """A new member, started with `--join` and an empty directory: it learns first."""
     if body.learner and body.replaces:
-        raise Problem(422, "Invalid request", "A learner that stays one replaces nobody.")
+        raise Problem(422, "Invalid request", "`replaces` goes without `learner`: only a voter replaces one.")
     asked = {"memberId": body.id, "address": body.address, "promote": not body.learner, "replaces": body.replaces or ""}
     return await start(parts, response, body, key, {"kind": "add", **asked})
 

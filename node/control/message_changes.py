@@ -123,7 +123,7 @@ async def produce(parts: PartsDep, body: NewMessage) -> Json:
     try:
         said = read_header(SendAnswer, answer.fields)
     except HeaderError as error:
-        raise Problem(504, "The outcome is unknown", f"It is stored, but where is not said: {error}",
+        raise Problem(504, "The outcome is unknown", f"It is stored, but its place in the log is not known: {error}",
                       outcome="unknown", safe_to_retry=False) from None  # fmt: skip
     return {
         "topic": body.topic, "queue_id": said.queue_id, "queue_offset": said.queue_offset, "message_id": said.msg_id,
@@ -191,7 +191,9 @@ async def reset(parts: PartsDep, consumer_group: str, body: Reset) -> Json:
     """Sets where a group goes on in a topic; its consumers must not run. `dry_run` says what would be set."""
     if (body.offset is not None) != (body.to == "offset") or (body.time is not None) != (body.to == "time"):
         raise Problem(
-            422, "Invalid request", 'offset belongs to "offset", time to "time": give it there, and only there'
+            422,
+            "Invalid request",
+            'give `offset` with to = "offset", `time` with to = "time", neither with another',
         )
     link = link_of(parts)
     group = await link.json("group", group=check_name(consumer_group))

@@ -125,7 +125,7 @@ async def queues(
 
 
 def check_name(name: str) -> str:
-    """Of a path. Raises Problem."""
+    """The name that a path holds, if its length is allowed. Raises Problem."""
     if not 0 < len(name) <= NAME_CHARS_MAX:
         raise Problem(422, "Invalid request", f"a name has 1 to {NAME_CHARS_MAX} characters, this one {len(name)}")
     return name
@@ -176,7 +176,7 @@ async def messages(
     if id_ is not None or offset is not None:
         alone(topic=topic, key=key, queue_id=queue_id, queue_offset=queue_offset, from_time=from_time, to_time=to_time)
         if id_ is not None and offset is not None:
-            raise bad("id: give it, or offset")
+            raise bad("give id or offset, not both")
         answer = await link.ask("place", id=id_, offset=offset)
     elif topic is None:
         raise bad("which messages? id, or offset, or topic with key, or topic with queue_id and queue_offset, or topic"
@@ -186,16 +186,16 @@ async def messages(
         answer = await link.ask("key", topic=topic, key=key, limit=limit, from_ms=from_ms, to_ms=to_ms)
     elif queue_id is not None:
         if to_time is not None:
-            raise bad("to_time: of one queue, read on to as far as you want")
+            raise bad("to_time does not go with queue_id: `limit` ends a page of one queue")
         if queue_offset is None and from_time is None and cursor is None:
-            raise bad("queue_offset: where to begin, or from_time")
+            raise bad("give queue_offset or from_time with queue_id")
         begin = int(cursor) if cursor is not None else queue_offset or 0
         since = None if cursor is not None or queue_offset is not None else from_ms
         answer = await link.ask("queue", topic=topic, queue_id=queue_id, queue_offset=min(begin, INT64_MAX),
                                 limit=limit, from_ms=since)  # fmt: skip
     else:
         if queue_offset is not None or from_ms is None:
-            raise bad("from_time: since when; or name key, or queue_id and queue_offset")
+            raise bad("give from_time, or key, or queue_id with queue_offset or from_time")
         since = max(from_ms, int(cursor)) if cursor is not None else from_ms
         answer = await link.ask("time", topic=topic, from_ms=since, to_ms=to_ms, limit=limit)
     items = await asyncio.to_thread(described, parts.settings.node.data, answer.body)
@@ -209,14 +209,14 @@ def epoch_ms(at: datetime | None) -> int | None:
     try:
         return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (OverflowError, ValueError):
-        raise bad("a time that no clock has") from None
+        raise bad("no such time") from None
 
 
 def alone(**others: Any) -> None:
     """Raises Problem."""
     for name, value in others.items():
         if value is not None:
-            raise bad(f"{name}: not with the way that was chosen")
+            raise bad(f"{name} does not go with the other parameters")
 
 
 def bad(text: str) -> Problem:

@@ -76,7 +76,7 @@ def check_engine(state: StateView, *, force: bool) -> None:
 def check_machine(parts: Parts, state: StateView, *, force: bool) -> None:
     """Raises Problem."""
     if not parts.settings.node.state_machine:
-        raise Problem(409, "No state machine", "This group has none: its log alone is replicated.")
+        raise Problem(409, "No state machine", "This group has no state machine: only its log is replicated.")
     if state.engine != "ok":
         raise engine_away(state)
     applied, committed = applied_and_committed(state)

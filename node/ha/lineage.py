@@ -110,7 +110,7 @@ def parse_lineage(said: object) -> Lineage:
         raise ValueError("no object")
     pair, epochs, heard = said.get("pair"), said.get("epochs"), said.get("heard", 0)
     if not isinstance(pair, str) or len(pair) > ID_LETTERS_MAX or not isinstance(epochs, list):
-        raise ValueError("no pair, or no epochs")
+        raise ValueError("the pair's name or its epochs are missing")
     if type(heard) is not int or not 0 <= heard <= EPOCH_MAX:
         raise ValueError(f"no epoch: {_short(heard)}")
     found: list[tuple[int, int]] = []

@@ -61,7 +61,7 @@ def join_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
     try:
         data = bytes_of("".join(parts))
     except UnicodeEncodeError:
-        raise MessageFormatError("a property holds half a character (a lone surrogate), which no bytes are") from None
+        raise MessageFormatError("a property holds half a character (a lone surrogate), which UTF-8 lacks") from None
     if len(data) > PROPERTIES_BYTES_MAX:
         raise MessageFormatError(f"{len(data)} bytes of properties, {PROPERTIES_BYTES_MAX} at most")
     return data

@@ -267,7 +267,7 @@ def decode_range(body: BytesLike) -> tuple[bytes, bytes, int]:
         raise KvError(f"no range: {error}") from None
     at = _RANGE.size
     if at + from_bytes + to_bytes != len(body) or not 1 <= limit <= ITEMS_MAX:
-        raise KvError("a range that does not add up")
+        raise KvError("a range whose lengths or limit are out of bounds")
     return bytes(body[at : at + from_bytes]), bytes(body[at + from_bytes :]), limit
 
 

@@ -289,7 +289,7 @@ def decode_append(body: BytesLike) -> AppendRequest:
         try:
             return _new_request((PackedBodies(body, start, packed_lengths), expected_index, ordered))
         except EntryError as error:
-            raise BodyError(f"an append that does not add up: {error}") from None
+            raise BodyError(f"an append whose lengths contradict each other: {error}") from None
     bodies = []
     for length in struct.unpack_from(f">{count}I", body, APPEND_HEAD.size):
         bodies.append(bytes(body[start : start + length]))

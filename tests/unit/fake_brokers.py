@@ -46,7 +46,10 @@ class BrokerGroup(FakeGroup):
             named = {"topics": "/{topic}", "consumer-groups": "/{consumer_group}"}.get(path[0], "")
             rest = "".join(f"/{one}" for one in path[2:])
             if params.get("key") == "nobody's":
-                return 422, {"title": "Invalid request", "detail": "key: not with the way that was chosen"}
+                return 422, {
+                    "title": "Invalid request",
+                    "detail": "key does not go with the other parameters",
+                }
             if (at := "/".join(path)) in self.gone:
                 return 404, {"title": "Not found", "detail": f"There is no {at}."}
             said = example(f"{method} /api/v1/{path[0]}{named if len(path) > 1 else ''}{rest}")

@@ -236,7 +236,7 @@ def test_a_group_whose_leader_tells_no_configuration_is_not_called_wrong_for_tha
     async def work(kit: Kit) -> None:
         olga = await kit.person("olga", "operator")
         page = (await olga.get(PAGE)).text
-        assert "unknown: no leader tells it" in page and "n2" in page
+        assert "unknown: no leader reports it" in page and "n2" in page
         assert not [one.text for one in kit.console.group_view("demo").problems]
 
     over(tmp_path, work, group)

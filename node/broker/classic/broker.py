@@ -194,7 +194,7 @@ class ClassicBroker:
     # --- consumers at a slave (`SlaveRules`) --------------------------------------------------------------------------
     @property
     def _is_served(self) -> bool:
-        """By a master that is alive."""
+        """Whether a master sends this slave its log."""
         return self.pair.client.state is State.TRANSFER
 
     def refuses_pulls(self) -> bool:

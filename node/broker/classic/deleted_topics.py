@@ -74,7 +74,7 @@ class DeletedTopics:
 
     # --- master and slave -------------------------------------------------------------------------------------------
     def handle(self, _call: Call) -> Reply:
-        """What a slave asks for."""
+        """Answers a slave: where the queues of deleted topics ended."""
         return Reply(body=_encoded(self.begins | self._ends_of(self._waiting)))
 
     async def follow(self, said: bytes) -> bool:
@@ -118,7 +118,7 @@ class DeletedTopics:
             await asyncio.to_thread(self._write, self._changes, _encoded(self.begins))
 
     def _write(self, change: int, data: bytes) -> None:
-        """Nothing where a later one is on disk."""
+        """Writes the file, unless a later change is on disk already."""
         with self._writing:
             if change > self._kept:
                 disk = OsDisk()

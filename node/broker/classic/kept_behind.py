@@ -83,7 +83,7 @@ class DelayOffsetsBehindFlush:
         return self._kept.get(level)
 
     def commit(self, offsets: Mapping[int, int]) -> bool:
-        """False: not these yet."""
+        """Keeps the offsets that the log has reached; False where some of these wait for it."""
         due = self._behind.reached(dict(offsets))
         return due is not None and self._kept.commit(due) and due == offsets
 

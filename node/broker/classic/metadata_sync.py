@@ -102,7 +102,7 @@ class CommittedHere:
                 self.offsets[topic, group, queue] = at
 
     def lower(self, ends: Ends) -> None:
-        """The queues may be shorter now."""
+        """Lowers the offsets that lie behind their queue's end: queues may have become shorter."""
         known, self.offsets = self.offsets, {}
         for (topic, group, queue), offset in known.items():
             self.put(topic, group, {queue: offset}, ends)
@@ -161,7 +161,7 @@ class MetadataSync:
         self.here.put(topic, group, self._context.offsets.queues(topic, group), self._store.next_offsets)
 
     def was_cut(self) -> None:
-        """The log, and the queues with it."""
+        """The log was cut, and the queues with it: offsets behind their ends are lowered."""
         self.here.lower(self._store.next_offsets)
         self.soon()
 
@@ -172,7 +172,7 @@ class MetadataSync:
         await self._tables.deleted.keep()
 
     def soon(self) -> None:
-        """Without waiting for the next round."""
+        """Starts the next round now."""
         self._came.set()
 
     async def run(self) -> None:

@@ -147,7 +147,7 @@ class Pair:
         return min(self.service.acks().values(), default=None)
 
     def renew_secrets(self, secrets: Sequence[bytes]) -> None:
-        """As the secret file has them now."""
+        """Takes the secrets that the secret file holds now."""
         proof = self.service.settings.proof
         assert proof is not None
         proof.renew(secrets)
@@ -267,7 +267,7 @@ class Pair:
         return None if self.record is None else self.record.master
 
     def _keep(self, lineage: Lineage, then: Kept) -> None:
-        """Its master's, which this slave takes over."""
+        """Keeps the master's lineage on disk: this slave follows it from now on."""
 
         async def kept() -> None:
             try:

@@ -61,7 +61,7 @@ class Promotion:
         return self._pair.role_of_master or BrokerRole.ASYNC_MASTER
 
     async def look(self) -> list[Finding]:
-        """Nothing is changed."""
+        """What a promotion would meet and lose, as findings; changes nothing."""
         pair, log = self._pair, self._pair.store.log
         if pair.is_master:
             return [Finding("is_master", "this broker is the master already", stops=True, can_accept=False)]
@@ -86,7 +86,7 @@ class Promotion:
         return found
 
     def _others(self, others: Others) -> list[Finding]:
-        """Who else writes."""
+        """What the other brokers of the pair say that stands against a promotion: another master above all."""
         pair = self._pair
         found: list[Finding] = []
         for address, said in others:

@@ -79,7 +79,7 @@ class TablesInFiles:
             self.deleted.delete(name)
 
     async def settled(self) -> None:
-        """All so far is on disk. Raises OSError."""
+        """Returns once every change made so far is on disk. Raises OSError."""
         gone = self.deleted.waiting  # what is deleted meanwhile may be on disk still
         await self._files.save()
         await self.deleted.save(gone)

@@ -67,7 +67,7 @@ class GroupTable:
         return found
 
     def put(self, group: GroupConfig) -> GroupConfig:
-        """By hand. Raises Refusal."""
+        """Sets a group's configuration, as an operator asked. Raises Refusal."""
         return self._put(group, GROUPS_MAX)
 
     def _put(self, group: GroupConfig, most: int) -> GroupConfig:
@@ -136,7 +136,7 @@ class ConsumerOffsets:
         queues = self._table.get((topic, group), {})
         if queue_id not in queues:
             if max(len(group), len(topic)) > NAME_CHARS_MAX or not 0 <= queue_id < 1 << 31:
-                raise Refusal(Answer.SYSTEM_ERROR, "no room for an offset: of no queue, or the names are too long", {})
+                raise Refusal(Answer.SYSTEM_ERROR, "the offset is not kept: no such queue, or names too long", {})
             names_bytes = self._names_bytes + (0 if queues else pair_bytes(topic, group))
             taken_bytes = names_bytes + (self._count + 1) * QUEUE_BYTES_MAX
             if self._count >= OFFSETS_MAX or taken_bytes > OFFSETS_BYTES_MAX:
@@ -173,7 +173,7 @@ class ConsumerOffsets:
 
     @property
     def count(self) -> int:
-        """Of queues, of all groups."""
+        """How many offsets are kept: one for each queue of each group."""
         return self._count
 
     def items(self) -> OffsetItems:

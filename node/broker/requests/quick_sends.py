@@ -151,7 +151,7 @@ class SendPut:
         self._body_bytes, self._is_over, self._first_offset = body_bytes, False, -1
 
     def built(self, offset: int, size_bytes: int, due_at: float, record: bytes) -> SendPut:
-        """It is on its way."""
+        """The record is built and goes out; one more request of its connection is open."""
         self._first_offset = offset
         self.records, self.size_bytes, self.due_at, self.indexes = (record,), size_bytes, due_at, ()
         self._peer.note_open(1, self._body_bytes)
@@ -161,7 +161,7 @@ class SendPut:
         return self._is_over
 
     def _over(self) -> bool:
-        """Whether somebody is to be answered."""
+        """Ends the request, once; whether its connection is still there to be answered."""
         if self._is_over:
             return False
         self._is_over = True

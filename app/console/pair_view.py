@@ -21,6 +21,7 @@ STANDS: Final = {
     "in_step": "in step", "behind": "behind", "empty": "empty", "ahead": "ahead",
     "forked": "forked", "stranger": "of another pair", "refused": "refused",
 }  # fmt: skip
+SYNC_FLUSH: Final = "SYNC_FLUSH"
 LONG_MS: Final = 100
 STATES: Final = {"new": "connecting", "asked": "says what it has", "judged": "not served", "transfer": "served"}
 
@@ -121,10 +122,19 @@ def _lane(
         trouble=next((_trouble(each) for each in view.problems if each.node_id == one.id), None),
     )  # fmt: skip
     begin = said.begin_offset if said is not None else None
-    flushed = said.flushed_offset if said is not None and has == own else None
+    flushed = _flushed(said, link, has)
     if has is not None and end is not None:
         _draw(drawn, begin, has, flushed, end, scale, whole, is_vouched=link is None or link.kind == "ours")
     return drawn
+
+
+def _flushed(said: HaView | None, link: HaConnection | None, has: int | None) -> int | None:
+    """Up to where it is on disk there; None: that is not known of the instant at which it stands there."""
+    if said is None or has != said.end_offset:
+        return None
+    if link is not None and link.kind == "ours" and said.flush == SYNC_FLUSH:
+        return has  # what it acknowledges is on its disk, whatever it said of that a moment before
+    return said.flushed_offset
 
 
 def _stranger(one: HaConnection, master: HaView, scale: Scale, whole: tuple[int, int]) -> Lane:

@@ -322,6 +322,15 @@ def test_the_waterline_is_of_the_master_s_instant() -> None:
     assert (late.end_text, late.behind_text) == ("77,920", "4.0 kB")
 
 
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_what_a_slave_acknowledged_with_sync_flush_is_drawn_as_on_its_disk(flush: str) -> None:
+    """It was asked before its flush ended, its master after the acknowledgement."""
+    pair = FakePair()
+    pair.ha["s1"] |= {"flush": flush, "flushed_offset": END - 1_000}
+    slave = picture_of(pair.view()).lanes[1]
+    assert (slave.not_durable is None) == (flush == "SYNC_FLUSH")
+
+
 def test_a_lane_names_its_trouble_and_sends_that_wait_long_are_listed() -> None:
     pair = FakePair()
     behind(pair)

@@ -160,7 +160,7 @@ def test_a_topic_a_group_and_messages_are_drawn(tmp_path: Path) -> None:
         text = (await person.get(f"{PAGE}/find?topic=flights-JFK&key=x")).text
         assert message["message_id"] in text and "its queue unit points here" in text
         text = (await person.get(f"{PAGE}/find?topic=a&key=nobody's")).text
-        assert "Nothing was looked for." in text and "not with the way" in text
+        assert "Nothing was looked for." in text and "does not go with the other parameters" in text
         trail = (await (await kit.person("root")).get("/api/v1/admin-trail")).json()["items"]
         assert any(one["action"] == "read messages" for one in trail)
 

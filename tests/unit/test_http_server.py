@@ -264,7 +264,7 @@ def test_too_large_a_body_is_413_as_problem_json_on_the_console(tmp_path: Path) 
 
 def test_too_large_a_body_is_413_as_problem_json_on_a_control_plane(tmp_path: Path) -> None:
     settings = parse_node_arguments(
-        ["--id", "n0", "--group", "g", "--peers", "n0-127.0.0.1:1", "--data", str(tmp_path), "--control", "127.0.0.1:1"]
+        ["--id", "n0", "--group", "g", "--peers", "n0-127.0.0.1:1", "--data", str(tmp_path), "--control", "127.0.0.1:2"]
     )
 
     async def work() -> None:

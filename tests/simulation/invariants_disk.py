@@ -283,8 +283,11 @@ class Disks(Observer):
             self._behind_end(member)
 
     def _behind_end(self, member: Member) -> None:
-        """Zeros only, in the file of the last record and in those after it, once they found space."""
-        if member.store is not None and member.store.files.half_cut is not None:
+        """Zeros only, in the file of the last record and in those after it, once they found space.
+
+        Not where a write failed in the middle of an append: that process ends, and the next start has what is whole.
+        """
+        if member.store is not None and (member.store.failed or member.store.files.half_cut is not None):
             return
         mirror = self._mirrors.of[member.id]
         last = mirror.entries.last

@@ -32,6 +32,13 @@ def test_the_real_driver_client_and_control_plane_keep_every_promise(seed: int) 
     assert result.acknowledged > 0 and result.reads > 0
 
 
+def test_an_append_that_breaks_off_on_an_error_leaves_what_the_next_start_reads() -> None:
+    """The next data file cannot be made (EIO) while a run is half written: the engine ends, and what is behind the end
+    that it knew of is the next start's to find. It was called a violation of S8 meanwhile."""
+    profile = {"followers": 0, "broker": False, "applier": False, "fsync_error": 2.0, "power_loss": 1.0}
+    assert run_seed(62, 8_000, profile).violation is None
+
+
 def test_a_run_is_a_function_of_its_seed_also_in_another_process() -> None:
     line = "from tests.simulation.driver.campaign import run_seed; print(run_seed(3, 3000).trace_sha256)"
     traces = {

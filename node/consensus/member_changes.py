@@ -30,6 +30,7 @@ from node.consensus.settings_book import is_older
 from node.protocol.codes import DispatcherState, ResponseCode, VoterState
 from node.protocol.group_members import GroupMembers, MembersError
 from node.protocol.messages import Hello
+from node.protocol.quorum import majority_of
 
 
 class Kind(StrEnum):
@@ -187,7 +188,7 @@ class MemberChanges:
         up = {one.peer_id for one in self._peers.voters if one.connected and one.counts}
         if member.self_id in member.configuration.voters:
             up.add(member.self_id)
-        there, needed = sorted((up & after.voters.keys()) - {but}), len(after.voters) // 2 + 1
+        there, needed = sorted((up & after.voters.keys()) - {but}), majority_of(len(after.voters))
         if len(there) >= needed:
             return ""
         words = f"{len(there)} of the {len(after.voters)} voters that are left answer ({', '.join(there) or 'none'})"

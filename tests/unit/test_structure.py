@@ -33,6 +33,13 @@ def test_the_supervisor_loads_no_store() -> None:
     assert not loaded & {"numpy", "pydantic", "node.protocol.entry", "node.store.log_store", "node.config"}
 
 
+def test_a_majority_is_computed_in_one_place() -> None:
+    """Where two formulas decide what a quorum is, one of them is wrong some day."""
+    halves = {str(path.relative_to(ROOT)) for path in modules() if "voters) // 2" in path.read_text()}
+    halves |= {str(path.relative_to(ROOT)) for path in (ROOT / "node").rglob("*.py") if "// 2 + 1" in path.read_text()}
+    assert halves == {"node/protocol/quorum.py"}
+
+
 # What may be inherited from: exceptions and models are values with a family; an interface has nothing to inherit but
 # its promises. Bases of libraries (`uvicorn.Server`) are theirs to say.
 INTERFACES = {"ABC", "Protocol"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -249,7 +250,14 @@ async def test_offsets_that_cannot_be_saved_are_said(tmp_path: Path, monkeypatch
         await client.send(b"one")
         folder = settings.node.data / "config"
         await until(lambda: (folder / "topics.json").exists())
-        (folder / "consumerOffset.json.tmp").mkdir()  # no file can be there
+        in_the_way = folder / "consumerOffset.json.tmp"  # no file can be there
+
+        def is_made() -> bool:
+            with suppress(FileExistsError):  # one is being saved right now
+                in_the_way.mkdir()
+            return in_the_way.is_dir()
+
+        await until(is_made)
         fields = {"consumerGroup": "G", "topic": "TopicTest", "queueId": "0", "commitOffset": "1"}
         await client.ask((Request.UPDATE_CONSUMER_OFFSET, fields, b""))
 
@@ -260,7 +268,7 @@ async def test_offsets_that_cannot_be_saved_are_said(tmp_path: Path, monkeypatch
         await until(lambda: "config_not_saved" in [one[0] for one in master.notes])
         [said] = await problems()
         assert str(folder) in said["text"]
-        (folder / "consumerOffset.json.tmp").rmdir()
+        in_the_way.rmdir()
         await until(lambda: not master.port._files.unsaved_by)
         assert b"TopicTest@G" in (folder / "consumerOffset.json").read_bytes() and not await problems()
 

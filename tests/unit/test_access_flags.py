@@ -65,7 +65,7 @@ def test_a_page_prints_a_place_for_the_authority_where_a_port_has_tls() -> None:
     html = page.render(lines=("quorumscope scrub --node https://h:1", "curl -s https://h:1/api/v1/state"))
     assert "quorumscope scrub --node https://h:1 --ca CA.pem<" in html
     assert "curl --cacert CA.pem -H &#34;Authorization: Bearer $QUORUMSCOPE_TOKEN&#34; -s https://h:1/api/v1/st" in html
-    assert html.count("the file of the authority") == 1 and "CLIENT" not in html
+    assert html.count("the certificate of the authority") == 1 and "CLIENT" not in html
     members = page.render(lines=("quorumscope status --node https://h:1",))
     assert "https://h:1 --ca CA.pem --cert CLIENT.pem --key CLIENT.key<" in members and "show to members" in members
     plain = page.render(lines=("quorumscope scrub --node http://h:1", "", None))

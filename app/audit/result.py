@@ -93,8 +93,14 @@ def build_result(
         "findings_total": len(findings) + dropped,
         "rows": rows,
         "seconds": round(seconds, 3),
-        "summary": summary(verdict, depth, findings, everything, fence, both),
+        "summary": summary(verdict, depth, findings, everything, fence, both) + about_differing(findings),
     }
+
+
+def about_differing(findings: Sequence[Finding]) -> str:
+    """The sentence more where states differ; empty where none do."""
+    differ = [f for f in findings if f.cls == "state_mismatch"]
+    return f"{STATES_DIFFER}{differ[-1].detail}." if differ else ""
 
 
 def summary(
@@ -105,20 +111,7 @@ def summary(
     fence: Fence,
     twice: bool,
 ) -> str:
-    """One sentence for people, and one where states differ."""
-    differ = [f for f in findings if f.cls == "state_mismatch"]
-    more = f"{STATES_DIFFER}{differ[-1].detail}." if differ else ""
-    return _of_logs(verdict, depth, findings, unaudited, fence, twice) + more
-
-
-def _of_logs(
-    verdict: str,
-    depth: str,
-    findings: Sequence[Finding],
-    unaudited: Sequence[Unaudited],
-    fence: Fence,
-    twice: bool,
-) -> str:
+    """What the audit found of the logs, in one sentence for people."""
     if verdict == "divergent":
         critical = [f for f in findings if f.severity == "critical"]
         more = f", and {len(critical) - 1:,} more critical findings" if len(critical) > 1 else ""

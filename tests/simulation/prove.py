@@ -1,12 +1,13 @@
 """Proves the proof: every planted bug is caught, and the worlds that catch them are clean without them.
 
 `python -m tests.simulation.prove` runs, over J processes: each mutant over seeds until an invariant catches it, the
-seed that is known to (`mutants/seeds.json`) first; the worlds of every mutant without it, a hundred seeds each, which
-must be clean; the campaign of fixed seeds over everything, and one of seeds that the commit's hash names; the tests of
-real processes. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds) and ends with 1
-if a mutant survives, a mutant never differed from the right code, or a clean world is not clean. `--quick` leaves out
-what takes long: it is what `.ci/run` runs. `--clean N` runs N seeds of each mutant's world without it and nothing
-else: what a change of core, store or driver should see before it lands. Each phase has its line at the end.
+seed that is known to (`mutants/seeds.json`) first; the campaign of fixed seeds over everything, and one of seeds that
+the commit's hash names; the unit tests with new examples; the tests of real processes; the worlds of every mutant
+without it, a hundred seeds each, which must be clean. It prints the table (mutant, rule, caught by, after how many
+seeds and steps, seconds) and ends with 1 if a mutant survives, a mutant never differed from the right code, or a clean
+world is not clean. `--quick` leaves out what takes long: it is what `.ci/run` runs. `--clean N` runs N seeds of each
+mutant's world without it and nothing else: what a change of core, store or driver should see before it lands. Each
+phase has its line at the end.
 
 A run is a pure function of mutant, seed and steps: any line of the table is run again with `--only NAME`.
 """
@@ -351,8 +352,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if names and options.clean is None:
         phases.run("planted bugs", mutants)
-    if names and not options.quick:
-        phases.run("their worlds without them", clean_worlds)
     if not options.only and options.clean is None:
         phases.run("fixed seeds", lambda: _campaign(range(options.seeds), options))
         if not options.quick:
@@ -360,6 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             phases.run("properties, new examples", lambda: _properties(options))
         if not (options.quick or options.no_processes):
             phases.run("real processes", _processes)
+    if names and not options.quick:  # last: it takes longer than all others together
+        phases.run("their worlds without them", clean_worlds)
     took_s = sum(seconds for _, _, seconds in phases.done)
     print(*phases.lines(), f"{'proved' if phases.sound else 'NOT proved'} in {took_s:.0f} s", sep="\n", flush=True)
     if options.json:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from node.background import Background
 from node.control.broker_link import BrokerLink, is_busy
@@ -18,6 +18,7 @@ from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.control.stalled_consumers import GONE, StalledConsumers
 from node.views.base import TEXT_MAX
+from node.views.broker import BrokerSaid, ScheduleSaid, TransactionsSaid
 from node.views.message_answers import DISPATCH_BEHIND_MS, OVERDUE_MS
 from node.views.state import AlarmView
 
@@ -30,7 +31,6 @@ DOWN: Final = "broker_down"
 NOT_MASTER: Final = "broker_not_master"
 IDLE: Final = frozenset({DOWN, NOT_MASTER})  # where its engine leads, nobody takes messages
 ON_PURPOSE: Final = frozenset({GONE})  # perhaps, so that nobody is woken by it
-Json = dict[str, Any]
 
 
 class Idle(Protocol):
@@ -47,7 +47,7 @@ class BrokerAlarms:
         self._link, self._self_id, self._idle = link, self_id, idle
         self._idle_since_s: float | None = None
         self._background = Background()
-        self.said: Json | None = None  # what it answered last; None: it does not answer
+        self.said: BrokerSaid | None = None  # what it answered last; None: it does not answer
         self._found: dict[str, tuple[float, str, str]] = {}  # by code: since when twice, and the text
         self._consumers, self._stalled, self._looks = StalledConsumers(), dict[str, str](), 0
         self._cursor: str | None = None  # of the groups that come with the next look
@@ -73,15 +73,15 @@ class BrokerAlarms:
         while True:
             await self._look()
             if self._idle is not None:
-                is_master = self.said is not None and self.said["role"] == "MASTER"
+                is_master = self.said is not None and self.said.role == "MASTER"
                 await self._idle(self._idle_since_s, is_master=is_master)
             await asyncio.sleep(EVERY_S)
 
     async def _look(self) -> None:
         try:
-            self.said = await self._link.json("broker", within_s=WITHIN_S)
-            wrong = troubles(self.said, leads=self.said["leader_id"] == self._self_id)
-            wrong |= await self._look_at_consumers(self.said["role"] == "MASTER")
+            self.said = await self._link.broker(WITHIN_S)
+            wrong = troubles(self.said, leads=self.said.leader_id == self._self_id)
+            wrong |= await self._look_at_consumers(self.said.role == "MASTER")
         except Problem as problem:
             if is_busy(problem):  # others ask it for as much as it answers at once: it is there
                 self._found.pop(DOWN, None)
@@ -102,9 +102,9 @@ class BrokerAlarms:
             self._stalled, self._looks, self._cursor = {}, 0, None
         elif self._looks % GROUPS_EVERY == 0 or self._cursor is not None:
             with suppress(Problem):  # the next look shows whether it answers at all
-                said = await self._link.json("groups", limit=GROUPS_MAX, system=False, brief=True, cursor=self._cursor)
-                self._consumers.observe(said["items"], time.monotonic())
-                self._cursor = said["next"]
+                said = await self._link.group_stands(GROUPS_MAX, self._cursor)
+                self._consumers.observe(said.items, time.monotonic())
+                self._cursor = said.next
                 if self._cursor is None:
                     self._stalled = self._consumers.stalled()
         self._looks += is_master
@@ -114,40 +114,39 @@ class BrokerAlarms:
         await self._background.stop()
 
 
-def troubles(said: Json, *, leads: bool) -> dict[str, str]:
+def troubles(said: BrokerSaid, *, leads: bool) -> dict[str, str]:
     """By code, what is wrong with a broker that says this of itself. `leads`: its engine does."""
     found: dict[str, str] = {}
-    dispatch = said["dispatch"]
-    if dispatch["stopped_by"]:
-        found["broker_dispatch_stopped"] = f"entry {dispatch['dispatched_index'] + 1:,}: {dispatch['stopped_by']}"
-    elif dispatch["behind_ms"] > DISPATCH_BEHIND_MS:
-        entries, seconds = dispatch["behind_entries"], dispatch["behind_ms"] / 1000
+    dispatch = said.dispatch
+    if dispatch.stopped_by:
+        found["broker_dispatch_stopped"] = f"entry {dispatch.dispatched_index + 1:,}: {dispatch.stopped_by}"
+    elif dispatch.behind_ms > DISPATCH_BEHIND_MS:
+        entries, seconds = dispatch.behind_entries, dispatch.behind_ms / 1000
         found["broker_dispatch_behind"] = f"{entries:,} committed entries are not in its queues, for {seconds:.0f} s"
-    if leads and said["role"] != "MASTER":
-        last = said["role_changes"][-1] if said["role_changes"] else None
-        step = f": it is at the step {last['steps'][-1]['step']!r}" if last is not None and last["steps"] else ""
+    if leads and said.role != "MASTER":
+        last = said.role_changes[-1] if said.role_changes else None
+        step = f": it is at the step {last.steps[-1].step!r}" if last is not None and last.steps else ""
         found[NOT_MASTER] = f"its engine leads, and no messages are taken{step}"
-    found |= waiting_troubles(said.get("schedule"), said.get("transactions"))
-    silent = [one["address"] for one in said["name_servers"] if one["registered_ms"] is None]
-    if silent and said["role"] is not None:
+    found |= waiting_troubles(said.schedule, said.transactions)
+    silent = [one.address for one in said.name_servers if one.registered_ms is None]
+    if silent and said.role is not None:
         found["broker_not_registered"] = f"clients that ask {', '.join(silent)} do not learn of it"
     return found
 
 
-def waiting_troubles(schedule: Json | None, transactions: Json | None) -> dict[str, str]:
+def waiting_troubles(schedule: ScheduleSaid | None, transactions: TransactionsSaid | None) -> dict[str, str]:
     """Of a master: deliveries that are due and not made, transactions that no producer decides."""
     found: dict[str, str] = {}
-    late = [one for one in (schedule or {}).get("levels", ()) if one["overdue_ms"] > OVERDUE_MS]
+    late = [] if schedule is None else [one for one in schedule.levels if one.overdue_ms > OVERDUE_MS]
     if late:
-        worst = max(late, key=lambda one: int(one["overdue_ms"]))
-        count, seconds = sum(one["waiting"] for one in late), worst["overdue_ms"] / 1000
-        text = f"{count:,} wait in level {', '.join(str(one['level']) for one in late)}"
+        count, seconds = sum(one.waiting for one in late), max(one.overdue_ms for one in late) / 1000
+        text = f"{count:,} wait in level {', '.join(str(one.level) for one in late)}"
         found["broker_schedule_behind"] = (
             f"messages are due and not delivered: {text}, the oldest due {seconds:.0f} s ago"
         )
-    unanswered = transactions["unanswered"] if transactions is not None else 0
-    if transactions is not None and unanswered:
-        gone = [one["producer_group"] for one in transactions["groups"] if not one["producers"]]
+    if transactions is not None and transactions.unanswered:
+        unanswered = transactions.unanswered
+        gone = [one.producer_group for one in transactions.groups if not one.producers]
         who = f"no producer of {', '.join(gone)} is connected" if gone else "their producers do not decide"
         was = "transaction was" if unanswered == 1 else "transactions were"
         found["broker_transactions_unanswered"] = f"{unanswered:,} {was} asked about three times or more: {who}"

@@ -63,10 +63,10 @@ class BrokerHandOver:
 
     async def _takes_messages(self) -> bool:
         try:
-            said = await self._broker.json("broker", PATIENCE_S, patient=True)
+            said = await self._broker.broker(PATIENCE_S, patient=True)
         except Problem as problem:
             return is_busy(problem)
-        return bool(said["role"] == "MASTER")
+        return said.role == "MASTER"
 
 
 def voters_behind(state: StateView) -> list[str]:

@@ -8,7 +8,7 @@ is never answered as unknown, nor the other way round.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from node.broker.introspection import INTROSPECT
 from node.config import Settings, split_address
@@ -19,6 +19,9 @@ from node.message_client.link import Link
 from node.protocol.peers import dialled
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
+from node.views.base import View
+from node.views.broker import BrokerSaid, GroupStands
+from node.views.reading import read
 from node.views.state import StateView
 
 WITHIN_S: Final = 5.0
@@ -26,6 +29,7 @@ SILENT_WITHIN_S: Final = 1.0  # of one that answered nothing last: whoever asks 
 RETRY: Final = {"retry-after": "1"}
 NOT_STORED: Final = "not_appended"
 Json = dict[str, Any]
+V = TypeVar("V", bound=View)
 
 
 class BrokerLink:
@@ -65,9 +69,27 @@ class BrokerLink:
         answer: Json = json.loads(bytes((await self.ask(what, within_s, **asked)).body))
         return answer
 
+    async def broker(self, within_s: float = WITHIN_S, *, patient: bool = False) -> BrokerSaid:
+        """What it says of itself. Raises Problem."""
+        answer = await self.ask("broker", within_s, patient=patient)
+        return _read(BrokerSaid, answer)
+
+    async def group_stands(self, limit: int, cursor: str | None) -> GroupStands:
+        """A page of the consumer groups of applications. Raises Problem."""
+        answer = await self.ask("groups", limit=limit, system=False, brief=True, cursor=cursor)
+        return _read(GroupStands, answer)
+
     async def close(self) -> None:
         if self._link is not None:
             await self._link.close()
+
+
+def _read(view: type[V], answer: Command) -> V:
+    try:
+        return read(view, json.loads(bytes(answer.body)))
+    except (ValueError, RecursionError) as error:  # it is of another version, while a node is being upgraded
+        text = f"This member's broker answers what this version cannot read ({error}): restart the node."
+        raise Problem(503, "The broker cannot be understood", text, headers=RETRY) from error
 
 
 def broker_away(error: Unavailable) -> Problem:

@@ -20,6 +20,7 @@ from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.views.base import AnswerView
+from node.views.broker import BrokerSaid
 from node.views.ha import HaView
 from node.views.state import StateView
 
@@ -55,9 +56,9 @@ async def metrics(parts: Parts) -> str:
     return exposition(found, broker)
 
 
-async def _broker(link: BrokerLink) -> Json | None:
+async def _broker(link: BrokerLink) -> BrokerSaid | None:
     try:
-        return await link.json("broker", within_s=STATE_WITHIN_S)
+        return await link.broker(STATE_WITHIN_S)
     except Problem:
         return None
 

@@ -8,10 +8,11 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from node.control.broker_metrics import BrokerSnapshot, Json
+from node.control.broker_metrics import BrokerSnapshot
 from node.control.gauges import gauge, labelled, one_hot
 from node.ha.handshake import Stand
 from node.ha.settings import BrokerRole
+from node.views.broker import BrokerSaid
 from node.views.ha import HaConnection, HaView
 
 BROKERS: Final = ("ok", "down")
@@ -104,7 +105,7 @@ def slaves_of(connections: tuple[HaConnection, ...]) -> dict[str, HaConnection]:
     return found
 
 
-def exposition(said: HaView, broker: Json | None) -> str:
+def exposition(said: HaView, broker: BrokerSaid | None) -> str:
     """`broker`: what it answers to "broker"; None: nothing."""
     registry = CollectorRegistry()
     registry.register(HaSnapshot(said))

@@ -200,7 +200,7 @@ async def reset(parts: PartsDep, consumer_group: str, body: Reset) -> Json:
     state = await parts.snapshots.get(StateView)
     if body.if_term is not None and body.if_term != state.term:
         raise term_moved(body.if_term, state)
-    if not body.dry_run and (await link.json("broker"))["role"] != "MASTER":
+    if not body.dry_run and (await link.broker()).role != "MASTER":
         raise not_leader(state, outcome=NOT_STORED)
     wants = [one["client_id"] for one in group["members"]]
     if wants and body.topic in {one["topic"] for one in group["subscriptions"]} and not body.dry_run:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
+from node.config import Settings
 from node.config_models import RetentionTable
 from node.control.broker_link import BrokerLink, Json
 from node.control.common import INT64_MAX, Limit, Parts, PartsDep
@@ -33,7 +34,21 @@ from node.message_store.record import Compression, MessageRecord
 from node.openapi_statuses import says
 from node.protocol.entry import BytesLike
 from node.rocketmq.bodies import NAME_CHARS_MAX
-from node.views.message_answers import Broker, ConsumerGroups, Messages, OneConsumerGroup, Queues, Topics
+from node.views.broker import BrokerSaid
+from node.views.message_answers import (
+    Broker,
+    ConsumerGroups,
+    Kept,
+    LevelPending,
+    Messages,
+    NameServer,
+    OneConsumerGroup,
+    Queues,
+    RoleChange,
+    Schedule,
+    Topics,
+    Transactions,
+)
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
 STATE_WITHIN_S: Final = 2.0  # whoever asks for it waits 5
@@ -56,50 +71,85 @@ def link_of(parts: Parts) -> BrokerLink:
 def timed(value: Json, **names: str) -> Json:
     """Epoch milliseconds under other names, as RFC 3339."""
     for old, new in names.items():
-        at_ms = value.pop(old)
-        value[new] = None if at_ms is None else in_time(at_ms)
+        value[new] = at(value.pop(old))
     return value
 
 
 # --- the broker -----------------------------------------------------------------------------------------------------
 @router.get("/broker", responses=says(Broker))
-async def broker(parts: PartsDep) -> Json:
+async def broker(parts: PartsDep) -> Broker:
     """This member's broker: its role and how it came to it, name servers, how far dispatch is."""
     settings = parts.settings
-    known: Json = {
-        "as_of": now_text(), "broker": "ok", "reason": None, "group": settings.node.group,
-        "self_id": settings.node.id, "address": settings.broker.address, "vip": settings.broker.vip,
-        "kept": kept(settings.retention),
-    }  # fmt: skip
     try:
-        said = await link_of(parts).json("broker", within_s=STATE_WITHIN_S)
+        said = await link_of(parts).broker(STATE_WITHIN_S)
     except Problem as problem:
         if problem.status != 503:
             raise
-        silent = dict.fromkeys(
-            ("role", "broker_id", "term", "leader_id", "dispatch", "connections", "pulls_held", "counts", "schedule",
-             "transactions")
-        )  # fmt: skip
-        servers = [{"address": one, "registered_at": None} for one in settings.broker.name_server_addresses]
-        return known | silent | {
-            "broker": "down", "reason": problem.detail, "name_servers": servers, "role_changes": [],
-        }  # fmt: skip
-    said["name_servers"] = [timed(one, registered_ms="registered_at") for one in said["name_servers"]]
-    said["role_changes"] = [timed(one, began_at_ms="at") for one in said["role_changes"]]
-    if said["schedule"] is not None:
-        said["schedule"]["levels"] = [timed(one, due_ms="due_at") for one in said["schedule"]["levels"]]
-    if said["transactions"] is not None:
-        timed(said["transactions"], oldest_born_ms="oldest_at")
-    return known | said
+        return silent(settings, problem.detail)
+    return Broker(
+        as_of=now_text(), broker="ok", reason=None, group=settings.node.group, self_id=settings.node.id,
+        address=said.address, vip=said.vip, role=said.role, broker_id=said.broker_id, term=said.term,
+        leader_id=said.leader_id, dispatch=said.dispatch, connections=said.connections, pulls_held=said.pulls_held,
+        counts=said.counts, kept=kept(settings.retention), schedule=schedule(said), transactions=transactions(said),
+        name_servers=[
+            NameServer(address=one.address, registered_at=at(one.registered_ms)) for one in said.name_servers
+        ],
+        role_changes=[
+            RoleChange(
+                at=at(one.began_at_ms), state=one.state, term=one.term, change=one.change, outcome=one.outcome,
+                took_ms=one.took_ms, steps=list(one.steps),
+            )
+            for one in said.role_changes
+        ],
+    )  # fmt: skip
 
 
-def kept(retention: RetentionTable) -> Json | None:
+def silent(settings: Settings, reason: str) -> Broker:
+    """Of a broker that does not answer, what its node knows."""
+    servers = settings.broker.name_server_addresses
+    return Broker(
+        as_of=now_text(), broker="down", reason=reason, group=settings.node.group, self_id=settings.node.id,
+        address=settings.broker.address, vip=settings.broker.vip, role=None, broker_id=None, term=None, leader_id=None,
+        dispatch=None, connections=None, pulls_held=None, counts=None, kept=kept(settings.retention), schedule=None,
+        transactions=None, name_servers=[NameServer(address=one, registered_at=None) for one in servers],
+        role_changes=[],
+    )  # fmt: skip
+
+
+def schedule(said: BrokerSaid) -> Schedule | None:
+    if said.schedule is None:
+        return None
+    levels = [
+        LevelPending(
+            level=one.level, delay_ms=one.delay_ms, waiting=one.waiting, due_at=at(one.due_ms),
+            overdue_ms=one.overdue_ms,
+        )
+        for one in said.schedule.levels
+    ]  # fmt: skip
+    return Schedule(waiting=said.schedule.waiting, delivered=said.schedule.delivered, levels=levels)
+
+
+def transactions(said: BrokerSaid) -> Transactions | None:
+    known = said.transactions
+    if known is None:
+        return None
+    return Transactions(
+        open=known.open, all_read=known.all_read, oldest_at=at(known.oldest_born_ms), unanswered=known.unanswered,
+        checks_max=known.checks_max, groups=list(known.groups),
+    )  # fmt: skip
+
+
+def at(epoch_ms: int | None) -> str | None:
+    return None if epoch_ms is None else in_time(epoch_ms)
+
+
+def kept(retention: RetentionTable) -> Kept | None:
     if not retention.enabled:
         return None
-    return {
-        "hours": retention.file_reserved_hours, "delete_when": list(retention.delete_when),
-        "max_log_bytes": retention.max_log_bytes,
-    }  # fmt: skip
+    return Kept(
+        hours=retention.file_reserved_hours, delete_when=list(retention.delete_when),
+        max_log_bytes=retention.max_log_bytes,
+    )  # fmt: skip
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------

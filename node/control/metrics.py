@@ -8,9 +8,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from node.control.broker_metrics import BrokerSnapshot, Json
+from node.control.broker_metrics import BrokerSnapshot
 from node.control.gauges import gauge, labelled, one_hot
 from node.views.base import View
+from node.views.broker import BrokerSaid
 from node.views.closures import ClosuresView
 from node.views.replication import WatermarksView
 from node.views.state import DiskView, RepairView, RetentionView, ScrubView, StateView
@@ -110,7 +111,9 @@ def value(view: View, name: str) -> float | None:
     return found
 
 
-def exposition(state: StateView, watermarks: WatermarksView, closures: ClosuresView, broker: Json | None = None) -> str:
+def exposition(
+    state: StateView, watermarks: WatermarksView, closures: ClosuresView, broker: BrokerSaid | None = None
+) -> str:
     """`broker`: what this member's broker said last, where it has one that answers."""
     registry = CollectorRegistry()
     registry.register(Snapshot(state, watermarks, closures))

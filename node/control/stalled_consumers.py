@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
+
+from node.views.broker import GroupStand
 
 STANDS_STILL_S: Final = 60.0
 NAMED_MAX: Final = 3
 GONE: Final = "broker_consumers_gone"  # perhaps on purpose
 STUCK: Final = "broker_consumers_stuck"
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +44,22 @@ class StalledConsumers:
         self._seen: dict[str, Stand] = {}
         self._named: dict[str, list[str]] = {GONE: [], STUCK: []}
 
-    def observe(self, groups: Iterable[Json], now_s: float) -> None:
+    def observe(self, groups: Iterable[GroupStand], now_s: float) -> None:
         """Some of the groups, each of them once until `stalled`."""
         for one in groups:
-            waiting, members = one["lag_messages"], one["members"]
-            if not waiting or not one["consume_enabled"]:
+            waiting, members = one.lag_messages, one.members
+            if not waiting or not one.consume_enabled:
                 continue
-            oldest = one["lag_since_ms"], one.get("oldest_at")
-            stand = Stand(now_s, oldest, waiting, bool(members))
-            before = self._stands.get(one["group"])
+            stand = Stand(now_s, (one.lag_since_ms, one.oldest_at), waiting, bool(members))
+            before = self._stands.get(one.group)
             nobody = before is not None and not before.has_members and not members  # the oldest may expire meanwhile
             if before is not None and (nobody or before.oldest == stand.oldest):
                 stand = replace(before, has_members=stand.has_members)
-            self._seen[one["group"]] = stand
+            self._seen[one.group] = stand
             if now_s - stand.began_s < STANDS_STILL_S or waiting <= stand.waiting:
                 continue
-            oldest_s = max(one["lag_ms"] / 1000, now_s - stand.began_s)
-            text = f"{one['group']} ({waiting:,} wait, the oldest for {oldest_s:.0f} s)"
+            oldest_s = max(one.lag_ms / 1000, now_s - stand.began_s)
+            text = f"{one.group} ({waiting:,} wait, the oldest for {oldest_s:.0f} s)"
             self._named[STUCK if members else GONE].append(text)
 
     def stalled(self) -> dict[str, str]:

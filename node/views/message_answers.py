@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 BrokerState = Literal["ok", "down"]
 Role = Literal["MASTER", "SLAVE"]
+Outcome = Literal["running", "done", "given up", "failed"]
 DISPATCH_BEHIND_MS: Final = 1000
 """A master whose dispatch is further behind takes no more messages (docs/broker.md)."""
 
@@ -55,7 +56,7 @@ class RoleChange(BaseModel):
     state: str
     term: int
     change: str
-    outcome: Literal["running", "done", "given up", "failed"]
+    outcome: Outcome
     took_ms: float
     steps: list[RoleStep]
 

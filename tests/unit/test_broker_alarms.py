@@ -20,7 +20,9 @@ from node.control.stalled_consumers import STANDS_STILL_S, StalledConsumers
 from node.message_client.errors import Unavailable
 from node.rocketmq.codes import Answer
 from node.rocketmq.command import Command
+from node.views.broker import BrokerSaid, GroupStand, GroupStands
 from node.views.closures import ClosuresView
+from node.views.reading import read
 from node.views.replication import WatermarksView
 from node.views.state import AlarmView, StateView
 from tests.unit.engine_kit import until
@@ -28,13 +30,20 @@ from tests.unit.test_message_rest import Rest, run
 from tests.unit.test_problems import Story
 
 Json = dict[str, Any]
+WAITING = ("schedule", "transactions")
 
 
-def said(**changes: Any) -> Json:
-    """As a broker says it itself."""
-    found: Json = json.loads(json.dumps(examples()["get /api/v1/broker"]["response"]))
-    dispatch = found["dispatch"] | {name: changes.pop(name) for name in list(changes) if name in found["dispatch"]}
-    return found | {"dispatch": dispatch, "name_servers": []} | changes
+def said(**changes: Any) -> BrokerSaid:
+    """As a broker says it itself, beside what REST shows of it."""
+    shown: Json = json.loads(json.dumps(examples()["get /api/v1/broker"]["response"]))
+    dispatch = shown["dispatch"] | {name: changes.pop(name) for name in list(changes) if name in shown["dispatch"]}
+    role_changes = [{**one, "began_at_ms": 1} for one in shown["role_changes"]]
+    own = {"dispatch": dispatch, "role_changes": role_changes, "name_servers": [], **dict.fromkeys(WAITING)}
+    return read(BrokerSaid, shown | own | changes)
+
+
+def waiting(*levels: Json) -> Json:
+    return {"waiting": 6, "delivered": 1, "levels": list(levels)}
 
 
 def level(number: int, overdue_ms: int, waiting: int = 3) -> Json:
@@ -58,8 +67,8 @@ def undecided(unanswered: int, producers: int) -> Json:
         ({"name_servers": [{"address": "h:1", "registered_ms": None}]}, True, ["broker_not_registered"]),
         ({"name_servers": [{"address": "h:1", "registered_ms": 5}]}, True, []),
         ({"name_servers": [{"address": "h:1", "registered_ms": None}], "role": None}, False, []),
-        ({"schedule": {"levels": [level(1, 900), level(2, 4900)]}}, True, []), ({"schedule": None}, False, []),
-        ({"schedule": {"levels": [level(1, 900), level(2, 5100)]}}, True, ["broker_schedule_behind"]),
+        ({"schedule": waiting(level(1, 900), level(2, 4900))}, True, []), ({"schedule": None}, False, []),
+        ({"schedule": waiting(level(1, 900), level(2, 5100))}, True, ["broker_schedule_behind"]),
         ({"transactions": undecided(0, 0)}, True, []), ({"transactions": None}, False, []),
         ({"transactions": undecided(2, 1)}, True, ["broker_transactions_unanswered"]),
     ],
@@ -69,7 +78,7 @@ def test_what_is_wrong_follows_from_what_a_broker_says(changes: Json, leads: boo
 
 
 def test_an_alarm_names_the_cause_as_far_as_it_is_known() -> None:
-    late = said(schedule={"levels": [level(2, 5100), level(7, 41_000), level(9, 0)]})
+    late = said(schedule=waiting(level(2, 5100), level(7, 41_000), level(9, 0)))
     assert troubles(late, leads=True)["broker_schedule_behind"] == (
         "messages are due and not delivered: 6 wait in level 2, 7, the oldest due 41 s ago"
     )
@@ -84,7 +93,7 @@ def test_an_alarm_stands_once_it_has_lasted_and_no_state_waits_for_the_broker(mo
         answers: asyncio.Event
         asked = 0
 
-        async def json(self, what: str, within_s: float) -> Json:
+        async def broker(self, _within_s: float) -> BrokerSaid:
             await self.answers.wait()
             self.asked += 1
             raise Problem(503, "The broker does not answer", "nothing listens there")
@@ -111,11 +120,16 @@ def test_an_alarm_stands_once_it_has_lasted_and_no_state_waits_for_the_broker(mo
     asyncio.run(story())
 
 
-def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Json:
-    return {
-        "group": "boards", "lag_messages": waiting, "lag_ms": 90_000, "lag_since_ms": oldest_ms,
-        "members": [{"client_id": "c"}] * members, "consume_enabled": True,
-    } | changes  # fmt: skip
+def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> GroupStand:
+    stand = GroupStand(
+        group="boards", consume_enabled=True, lag_messages=waiting, lag_ms=90_000, lag_since_ms=oldest_ms,
+        oldest_at=None, members=members,
+    )  # fmt: skip
+    return stand.model_copy(update=changes)
+
+
+def page(*items: GroupStand, then: str | None = None) -> GroupStands:
+    return GroupStands(items=items, next=then)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +137,8 @@ def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Jso
     [
         ([group(10, 5), group(900, 5)], "broker_consumers_stuck"),
         ([group(10, 5), group(900, 7)], None),  # slow, and it moves
-        ([group(10, 5, oldest_at=["T", 0, 3]), group(900, 5, oldest_at=["T", 0, 7])], None),  # all carry one time
-        ([group(10, 5, oldest_at=["T", 0, 3]), group(900, 5, oldest_at=["T", 0, 3])], "broker_consumers_stuck"),
+        ([group(10, 5, oldest_at=("T", 0, 3)), group(900, 5, oldest_at=("T", 0, 7))], None),  # all carry one time
+        ([group(10, 5, oldest_at=("T", 0, 3)), group(900, 5, oldest_at=("T", 0, 3))], "broker_consumers_stuck"),
         ([group(900, 5), group(900, 5)], None),  # nothing comes
         ([group(10, 5, 0), group(900, 5, 0)], "broker_consumers_gone"),
         ([group(10, 5, 0), group(900, 9, 0)], "broker_consumers_gone"),  # the oldest have expired meanwhile
@@ -134,17 +148,18 @@ def group(waiting: int, oldest_ms: int, members: int = 1, **changes: Any) -> Jso
         ([group(10, 5, consume_enabled=False), group(900, 5, consume_enabled=False)], None),
     ],
 )
-def test_a_consumer_group_that_gets_nowhere_is_named(looks: list[Json], code: str | None) -> None:
+def test_a_consumer_group_that_gets_nowhere_is_named(looks: list[GroupStand], code: str | None) -> None:
     """A consumer that was stopped or had ended raised no problem, however much waited for it."""
     consumers = StalledConsumers()
 
-    def look(one: Json, now_s: float) -> dict[str, str]:
+    def look(one: GroupStand, now_s: float) -> dict[str, str]:
         consumers.observe([one], now_s)
         return consumers.stalled()
 
     assert look(looks[0], 0.0) == {}
     assert look(looks[1], STANDS_STILL_S - 1) == {}, "not for long enough"
-    again = looks[1] | {"lag_messages": looks[1]["lag_messages"] and looks[1]["lag_messages"] + (code is not None)}
+    more = looks[1].lag_messages and looks[1].lag_messages + (code is not None)
+    again = looks[1].model_copy(update={"lag_messages": more})
     found = look(again, STANDS_STILL_S)
     assert found == ({} if code is None else {code: "boards (901 wait, the oldest for 90 s)"})
 
@@ -153,11 +168,12 @@ def test_only_the_master_looks_at_consumers(monkeypatch: pytest.MonkeyPatch) -> 
     class Link:
         role, asked = "MASTER", 0
 
-        async def json(self, what: str, **_: object) -> Json:
-            if what == "broker":
-                return said(role=self.role, leader_id="n0")
+        async def broker(self, _within_s: float) -> BrokerSaid:
+            return said(role=self.role, leader_id="n0")
+
+        async def group_stands(self, _limit: int, _cursor: str | None) -> GroupStands:
             self.asked += 1
-            return {"items": [group(9 + self.asked, 5, 0)], "next": None}
+            return page(group(9 + self.asked, 5, 0))
 
     async def story() -> None:
         link: Any = Link()
@@ -186,13 +202,13 @@ def test_every_consumer_group_is_looked_at_however_many_there_are(monkeypatch: p
     class Link:
         asked = 0
 
-        async def json(self, what: str, cursor: str | None = None, **_: object) -> Json:
-            if what == "broker":
-                return said(role="MASTER", leader_id="n0")
+        async def broker(self, _within_s: float) -> BrokerSaid:
+            return said(role="MASTER", leader_id="n0")
+
+        async def group_stands(self, _limit: int, cursor: str | None) -> GroupStands:
             self.asked += 1
             names, following = pages[cursor]
-            items = [group(9 + self.asked * (one == "e"), 5, group=one) for one in names]
-            return {"items": items, "next": following}
+            return page(*(group(9 + self.asked * (one == "e"), 5, group=one) for one in names), then=following)
 
     async def story() -> None:
         link: Any = Link()
@@ -218,9 +234,10 @@ def test_it_is_known_since_when_a_broker_takes_no_messages(monkeypatch: pytest.M
     class Link:
         role: str | None = "MASTER"
 
-        async def json(self, what: str, **_: object) -> Json:
-            if what != "broker":
-                return {"items": [], "next": None}
+        async def group_stands(self, _limit: int, _cursor: str | None) -> GroupStands:
+            return page()
+
+        async def broker(self, _within_s: float) -> BrokerSaid:
             if self.role is None:
                 raise Problem(503, "The broker does not answer", "nothing listens there")
             if self.role == "busy":  # whoever may read can ask it as much as it answers at once
@@ -302,6 +319,16 @@ def test_a_broker_that_answers_nothing_is_said_to_in_less_time_than_consoles_hav
     assert limits == [WITHIN_S, SILENT_WITHIN_S, SILENT_WITHIN_S, WITHIN_S]
 
 
+def test_a_broker_of_another_version_is_not_read_as_one_that_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def command(*_: object) -> Command:
+        return Command(Answer.SUCCESS, 1, body=b'{"role": "MASTER", "dispatch": {}}')
+
+    monkeypatch.setattr(BrokerLink, "command", command)
+    link = BrokerLink(load({"peers": "n0-127.0.0.1:1", "broker.address": "127.0.0.1:2"}))
+    with pytest.raises(Problem, match=r"cannot read \(\w+ is missing\): restart the node"):
+        asyncio.run(link.broker())
+
+
 def test_the_broker_of_the_leader_takes_all_messages_with_it() -> None:
     story = Story()
     story.look(2)
@@ -322,7 +349,7 @@ def test_a_problem_says_what_to_do() -> None:
 
 
 def test_the_metrics_have_the_figures_of_a_broker_and_none_that_it_does_not_say() -> None:
-    late = said(schedule={"levels": [level(2, 5100, 7)]}, transactions=undecided(2, 1), behind_entries=9)
+    late = said(schedule=waiting(level(2, 5100, 7)), transactions=undecided(2, 1), behind_entries=9)
     text = exposition(StateView(engine="ok", self_id="n0"), WatermarksView(), ClosuresView(), late)
     for line in (
         'quorumscope_broker_role{role="MASTER"} 1.0', "quorumscope_broker_dispatch_behind_entries 9.0",

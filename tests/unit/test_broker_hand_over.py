@@ -35,20 +35,20 @@ class Node:
         parts: Any = SimpleNamespace(
             link=self, snapshots=SimpleNamespace(get=self.get), settings=SimpleNamespace(timing=timing)
         )
-        broker: Any = SimpleNamespace(json=self.broker)
+        broker: Any = SimpleNamespace(broker=self.broker)
         self.hand_over = BrokerHandOver(parts, broker)
         monkeypatch.setattr(broker_hand_over, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     async def get(self, _view: object) -> StateView:
         return self.state
 
-    async def broker(self, _what: str, within_s: float, *, patient: bool) -> Json:
+    async def broker(self, within_s: float, *, patient: bool) -> Any:
         assert patient and within_s == PATIENCE_S
         if self.role == "busy":
             raise refusal(Answer.SYSTEM_BUSY, "8 such questions are being answered: try again")
         if self.role is None:
             raise Problem(503, "The broker does not answer", "no answer in time")
-        return {"role": self.role}
+        return SimpleNamespace(role=self.role)
 
     async def json(self, _code: object, fields: Json, _timeout_s: float) -> Json:
         self.asked.append(fields)

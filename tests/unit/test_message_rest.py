@@ -132,8 +132,8 @@ async def toured(rest: Rest) -> None:
     assert (one["committed_offset"], one["lag_messages"]) == (3, 3) and one["lag_ms"] >= 0
     assert (one["client_id"], one["assigned_by"]) == (None, None)
     assert (group["members"], group["lag_messages"]) == ([], 3) and group["lag_since"] is not None
-    [brief] = (await rest.alarms._link.json("groups", limit=10, system=False, brief=True, cursor=None))["items"]
-    assert (brief["oldest_at"], brief["members"]) == (["flights-JFK", full["queue_id"], 3], 0)
+    [brief] = (await rest.alarms._link.group_stands(10, None)).items
+    assert (brief.oldest_at, brief.members) == (("flights-JFK", full["queue_id"], 3), 0)
     body: Json = {"topic": "flights-JFK", "to": "offset", "offset": 1, "queue_id": full["queue_id"]}
     would = await rest.call("POST", "/consumer-groups/boards/reset", json=body | {"dry_run": True})
     assert would["items"] == [{"queue_id": full["queue_id"], "before": 3, "after": 1}]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import Field
@@ -17,6 +18,7 @@ from app.console.cursors import INT64_MAX
 from app.console.errors import Invalid, NotFound
 from app.console.member_changes import check_term
 from app.console.repairs import KIND, Work
+from app.db.audits import Audits
 from app.db.idempotency import fingerprint
 from app.health.group_view import GroupView, MemberView
 from app.security.roles import Viewer
@@ -27,6 +29,9 @@ Json = dict[str, Any]
 router = APIRouter(prefix="/clusters/{cluster_id}/nodes/{node_id}", tags=["operator actions"], dependencies=[OfALog])
 Bound = Annotated[int | None, Field(ge=0, le=INT64_MAX)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=128)]
+# Measured on two cores that had more to do: the JVM's start and reading Spark's files are most of it.
+COLD_AUDIT_S: Final = 97
+AUDITS_LOOKED_AT: Final = 20
 
 
 class Repair(RequestBody):
@@ -68,6 +73,20 @@ async def repair(
     return operation
 
 
+async def audit_cost(kept: Audits, cluster_id: str) -> str:
+    """How long an audit takes: as the last ones took here, else as one took elsewhere."""
+    rows = await kept.newest(cluster_id, AUDITS_LOOKED_AT)
+    took = [seconds(row.created_at, row.finished_at) for row in rows if row.state == "done" and row.finished_at]
+    cold = f"a cold one, the first since a machine started, took {COLD_AUDIT_S} s on two busy cores"
+    if not took:
+        return f"None has run here yet; {cold}."
+    return f"The last one here took {took[0]:.0f} s, the slowest of {len(took)} took {max(took):.0f} s; {cold}."
+
+
+def seconds(since: datetime, until: datetime) -> float:
+    return max(0.0, (until - since).total_seconds())
+
+
 def check(console: Console, cluster_id: str, node_id: str, asked: Repair) -> GroupView:
     """The group as it is now. Raises Invalid, NotFound, TermMoved."""
     if asked.from_index is not None and asked.to_index is not None and asked.from_index > asked.to_index:
@@ -106,7 +125,8 @@ async def begin(
                 depth="bytes", from_index=low, to_index=high, requested_by=by,
             )  # fmt: skip
 
+        cost = await audit_cost(runner.kept, cluster_id)
         console.repairs.start(
-            Work(operation["id"], node_id, url, asked.from_index, asked.to_index, launch, runner.get)
-        )  # fmt: skip
+            Work(operation["id"], node_id, url, asked.from_index, asked.to_index, launch, runner.get, cost)
+        )
     return operation

@@ -41,6 +41,8 @@ class Work:
     to_index: int | None
     launch: Launch
     look: Look
+    audit_cost: str = ""
+    """How long the audit at the end may take: who waits for one has seen the other steps take a moment."""
     step: str = "scrub"
     skipped: set[str] = field(default_factory=set)
     detail: str | None = None
@@ -158,11 +160,12 @@ class Repairs:
         """The same range again, on all members. Raises Ended."""
         low, high = work.from_index, work.to_index
         which = "the whole log" if low is None or high is None else spelled_range(low, high)
-        work.step, work.detail = "audit", which
+        work.step, work.detail = "audit", f"{which}. {work.audit_cost}".strip()
         await self.operations.set(work.operation_id, progress=work.progress())
         try:
             audit = await work.launch(low, high)
         except Exception as error:  # such as a machine without Java: the repair stands all the same
+            work.detail = which
             work.outcome["audited"] = f"not yet: {reason_of(error)}"
             return
         work.outcome |= {"audit_id": audit["id"], "audited": which}
@@ -170,6 +173,7 @@ class Repairs:
             await self.operations.set(work.operation_id, progress=work.progress(), outcome=work.outcome)
             await asyncio.sleep(POLL_S)
             audit = await work.look(audit["id"]) or {**audit, "state": "failed"}
+        work.detail = which
         work.outcome["verdict"] = audit.get("verdict") or audit["state"]
         if audit.get("verdict") == "divergent":
             text = f"the audit of {which} still finds replicas that differ: read on its page which one is wrong"

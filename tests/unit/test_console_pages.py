@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.console.fragments import GROUP_FRAGMENTS, render_fragments
+from app.db.base import rfc3339, utc_now
 from app.resources import resource
+from node.views.events import EventView
 from tests.unit import views
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup
@@ -42,6 +44,24 @@ def test_every_page_begins_with_a_sentence(tmp_path: Path) -> None:
             answer = await ann.get(path)
             assert answer.status_code == 200, path
             assert 'class="sentence ' in answer.text, path
+
+    over(tmp_path, work)
+
+
+def test_events_come_in_pages_that_lead_back_and_forth(tmp_path: Path) -> None:
+    """On a phone each event is a card: a page of 100 was 18,350 px tall."""
+
+    async def work(kit: Kit) -> None:
+        at = rfc3339(utc_now())
+        happened = [EventView(id=f"b-{n}", at=at, kind="role", text=f"event {n}.") for n in range(35)]
+        await kit.console.events_kept.add("demo", "n0", happened)
+        ann = await kit.person()
+        first = (await ann.get(f"{GROUP}/events")).text
+        older = re.search(r'<a href="(\?cursor=[^"]+)">Older events', first)
+        assert older is not None and first.count("<tr><td") == 30 and "Newest events" not in first
+        second = (await ann.get(f"{GROUP}/events{older[1]}")).text
+        assert f'<a href="{GROUP}/events">Newest events' in second and "Older events" not in second
+        assert all(f"event {n}." in first + second for n in range(35))
 
     over(tmp_path, work)
 

@@ -25,12 +25,18 @@ class Audits:
     def __init__(self, verdict: str = "consistent") -> None:
         self.verdict, self.asked = verdict, []  # type: ignore[var-annotated]
         self.kept = self
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def newest(self, *_: Any) -> list[Any]:
+        return []  # none has run
 
     async def launch(self, **asked: Any) -> Json:
         self.asked.append((asked["from_index"], asked["to_index"]))
         return {"id": "audit-1", "state": "running"}
 
     async def get(self, audit_id: str) -> Json:
+        await self.may_end.wait()
         return {"id": audit_id, "state": "done", "verdict": self.verdict}
 
 
@@ -99,6 +105,27 @@ def test_a_member_reads_repairs_and_is_audited_where_it_was_damaged(tmp_path: Pa
         assert operation["outcome"]["verdict"] == "consistent"
         page = (await ann.get(f"/operations/{operation['id']}")).text
         assert "all members hold the same there" in page and "audit-1" in page
+
+    over(tmp_path, audits, work, monkeypatch)
+
+
+def test_while_it_is_audited_it_says_how_long_that_takes(tmp_path: Path, monkeypatch: Any) -> None:
+    """Who pressed the button reads the operation, and not the page before it."""
+    audits = Audits()
+    audits.may_end.clear()
+
+    async def work(kit: Kit) -> None:
+        kit.group.nodes["n2"].faults = [FAULT]
+        scrubbing(kit.group, kit.group.nodes["n2"], found=1)
+        ann = await kit.person("ann", "operator")
+        asked = (await ann.change("POST", f"/api/v1{PAGE}", json={})).json()["id"]
+        while not audits.asked:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+        cost = "entries 500 to 502. None has run here yet; a cold one, the first since a machine started, took 97 s"
+        assert cost in (await kit.console.operation(asked))["progress"]["detail"]
+        assert cost in (await ann.get(f"/operations/{asked}")).text
+        audits.may_end.set()
+        assert (await ended(kit, asked))["progress"]["detail"] == "entries 500 to 502"
 
     over(tmp_path, audits, work, monkeypatch)
 

@@ -81,6 +81,7 @@ test: setup
 # Every planted bug caught and its own worlds clean, 500 fixed seeds and 500 that the commit names, real nodes under real
 # faults (docs/proof.md). ARGS: --quick for the planted bugs and the fixed seeds alone.
 prove: setup
+	$(BIN)/python -m tests.prepare
 	$(BIN)/python -m tests.simulation.prove --seeds 500 --jobs 2 $(ARGS)
 
 bench: setup

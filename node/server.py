@@ -27,7 +27,7 @@ from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
 from node.engine.first_members import refuse_another_id, settle_founders
-from node.engine.machine_process import MachineOptions, MachineProcess, Note
+from node.engine.machine_process import Alarm, MachineOptions, MachineProcess, Note
 from node.engine.memory_share import limit_bytes, share_of
 from node.engine.pin_leases import MACHINE
 from node.engine.process import Process
@@ -111,7 +111,7 @@ def group_kind(settings: Settings) -> GroupKind:
     return kind_of(settings.node.state_machine) if settings.node.state_machine else PLAIN
 
 
-def state_machine(settings: Settings, store: FileStore, note: Note) -> MachineProcess | None:
+def state_machine(settings: Settings, store: FileStore, note: Note, unsaved: Alarm) -> MachineProcess | None:
     """The group's, in a process of its own; None: it is a log alone. What it needs again after a restart stays."""
     node = settings.node
     if not node.state_machine:
@@ -125,7 +125,19 @@ def state_machine(settings: Settings, store: FileStore, note: Note) -> MachinePr
 
     saved(store.begin_index - 1)
     options = MachineOptions(node.state_machine, store.directory, node.snapshot_entries, node.snapshots_kept)
-    return MachineProcess(options, note, saved)
+    return MachineProcess(options, note, saved, unsaved)
+
+
+def say_unsaved(engine: Engine, why: str | None) -> None:
+    """The alarm of a state that cannot be saved, or its end: until then nothing of the log may go."""
+    member, now = engine.replica.member, engine.now_ns()
+    if why is None:
+        engine.step(lambda: member.clear_alarm("snapshot_failed", now))
+        return
+    text = (
+        f"the state cannot be saved, and the log stays behind the newest snapshot: {why}. It is tried again by itself"
+    )
+    engine.step(lambda: member.alarm("snapshot_failed", text, now, severity="warning"))
 
 
 def check_secret(settings: Settings) -> None:
@@ -161,7 +173,7 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     """Runs the engine until a signal or an error."""
     data = settings.node.data
     process = Process(share=share_of(limit_bytes()))
-    machine = state_machine(settings, store, lambda *event: engine.note(*event))
+    machine = state_machine(settings, store, lambda *event: engine.note(*event), lambda why: say_unsaved(engine, why))
     engine = Engine(
         settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail)),
         machine=machine, kind=group_kind(settings),

@@ -37,6 +37,7 @@ ALARM_TEXT: Final = {
     "applier_behind": "{node}'s state machine lost its state",
     "applier_diverged": "{node}'s state machine holds a state of another log",
     "snapshot_damaged": "a snapshot of {node}'s is damaged",
+    "snapshot_failed": "{node}'s state machine cannot save its state",
     "broker_down": "{node}'s broker is down", "broker_dispatch_stopped": "{node}'s broker dispatches nothing",
     "broker_dispatch_behind": "{node}'s broker is behind with its dispatch",
     "broker_not_master": "{node} leads, and its broker is not master",

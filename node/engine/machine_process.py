@@ -44,6 +44,7 @@ STEADY_AFTER_S: Final = 30.0
 END_WITHIN_S: Final = 1.0
 Deliver = Callable[[Sequence[tuple[ResponseCode, int, bytes]]], None]
 Note = Callable[[str, str, dict[str, Any]], None]
+Alarm = Callable[[str | None], None]
 
 
 class MachineOptions(NamedTuple):
@@ -111,9 +112,12 @@ class Pipe(asyncio.Protocol):
 class MachineProcess:
     """See the module's docstring. An `Applier`."""
 
-    def __init__(self, options: MachineOptions, note: Note, saved: Callable[[int], None]) -> None:
-        """`saved` is called with the last entry of the newest snapshot, when it starts and when one was saved."""
-        self._options, self._note, self._saved = options, note, saved
+    def __init__(
+        self, options: MachineOptions, note: Note, saved: Callable[[int], None], unsaved: Alarm = lambda _: None
+    ) -> None:
+        """`saved` is called with the last entry of the newest snapshot, when it starts and when one was saved;
+        `unsaved` with why a save failed that is tried again, or None: the last one did not, or none was tried yet."""
+        self._options, self._note, self._saved, self._unsaved = options, note, saved, unsaved
         self._reports: Reports | None = None
         self._pipe: Pipe | None = None  # None: no process is there
         self._life = 0
@@ -290,6 +294,8 @@ class MachineProcess:
             stands = frames.read_stands(body)
             self.wake_at_ms = stands.wake_at_ms
             self._note_saved(stands.saved_index)
+            if not self._life:
+                self._unsaved(None)  # of another process
             self._batch = None
             self._life = reports.stands(stands.index, stands.term, stands.chain)
             if self._pipe is not None:
@@ -334,6 +340,8 @@ class MachineProcess:
             self._note("snapshot_failed", "warning", {"reason": one.error})
         elif one.index > self.saved_index:
             self._note("snapshot", "info", {"index": one.index})
+        if one.is_tried_again or not one.error:
+            self._unsaved(one.error or None)
         self._note_saved(one.index)
         waiting, self._waiting_for_save = self._waiting_for_save, []
         for done in waiting:

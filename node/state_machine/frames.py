@@ -25,7 +25,7 @@ _QUESTION: Final = struct.Struct(">QqII")
 _STANDS: Final = struct.Struct(">qqqqq")
 _APPLIED: Final = struct.Struct(">qqqI")
 _ANSWERS: Final = struct.Struct(">QI")
-_SAVED: Final = struct.Struct(">qB")
+_SAVED: Final = struct.Struct(">q?")
 _LIFE: Final = struct.Struct(">q")
 _DAMAGED: Final = struct.Struct(">qI")
 _KEPT: Final = struct.Struct(">qqB")
@@ -104,10 +104,11 @@ class AnswerFrame(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class SavedFrame:
-    """The newest snapshot; `error`: why there is no newer one although there was to be."""
+    """The newest snapshot; `error`: why there is no newer one although there was to be; `is_tried_again`: by itself."""
 
     index: int
     error: str = ""
+    is_tried_again: bool = False
 
 
 class DamagedFrame(NamedTuple):
@@ -243,12 +244,12 @@ def read_answer(body: memoryview) -> AnswerFrame:
 
 
 def saved(one: SavedFrame) -> list[BytesLike]:
-    return frame(Kind.SAVED, _SAVED.pack(one.index, bool(one.error)), one.error.encode())
+    return frame(Kind.SAVED, _SAVED.pack(one.index, one.is_tried_again), one.error.encode())
 
 
 def read_saved(body: memoryview) -> SavedFrame:
-    index, _ = _SAVED.unpack_from(body)
-    return SavedFrame(index, bytes(body[_SAVED.size :]).decode(errors="replace"))
+    index, is_tried_again = _SAVED.unpack_from(body)
+    return SavedFrame(index, bytes(body[_SAVED.size :]).decode(errors="replace"), is_tried_again)
 
 
 class FrameReader:

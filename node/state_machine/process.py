@@ -49,6 +49,8 @@ WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what c
 SAVE_BYTES: Final = 1 << 30  # of entries behind the last save, however few: a data file's, or old ones could never go
 SAVES_SHARE: Final = 10  # of all time, saves that nobody asked for take one part in so many
 SAVES_APART_NS: Final = 2_000_000_000  # and begin no sooner: what a start applies again is seconds of load as it is
+AGAIN_NS_MIN: Final = 5_000_000_000  # after a save that failed; twice as long after each further one
+AGAIN_NS_MAX: Final = 300_000_000_000
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
 MS: Final = 1_000_000
 
@@ -91,7 +93,9 @@ class Process:
         self._unsaved_bytes = 0  # of the entries that were applied since a save began
         self._save_began_ns = self.last_save_ns = 0  # when the last one began, how long it took
         self._rest_until_ns = 0
+        self._again_ns = 0  # how long it rests after a save that failed; 0: the last one did not
         self._save_asked = False
+        self._save_index = -1  # the last entry of the one that is under way
         self._damaged: frozenset[int] = frozenset()  # of those that are there
         self._replaced: frozenset[int] = frozenset()  # what of it the save that is under way takes the place of
         self._owed_index = -1  # a state up to there, or newer, is to be saved again
@@ -236,7 +240,8 @@ class Process:
     def _save_if_due(self) -> None:
         caller = self._caller
         behind = caller.at - self._saved_index
-        due = behind >= self._options.save_every or (behind > 0 and self._unsaved_bytes >= SAVE_BYTES)
+        soon = self._again_ns > 0 or self._unsaved_bytes >= SAVE_BYTES
+        due = behind >= self._options.save_every or (behind > 0 and soon)
         due = due and time.monotonic_ns() >= self._rest_until_ns and not caller.stopped_by
         if self._saving is not None or not (due or self._save_asked):
             return
@@ -250,6 +255,7 @@ class Process:
         if meta.index <= self._saved_index:
             self._out += frames.saved(SavedFrame(self._saved_index))
             return
+        self._save_index = meta.index
         pieces = caller.save_in_steps()
         target, self._replaced = Target(meta, self._options.directory, self._options.kept, self._damaged), self._damaged
         if pieces is not None:
@@ -270,9 +276,10 @@ class Process:
         if not error:
             self._damaged -= self._replaced
         self._saved_index = max(self._saved_index, self._newest_index())
-        if error:
+        if error and self._saved_index < self._save_index:
             self._save_failed(error)
         else:
+            self._again_ns = 0
             self._out += frames.saved(SavedFrame(self._saved_index))
         self._kept(saves=False)
 
@@ -280,9 +287,10 @@ class Process:
         return snapshots.newest_index(self._options.directory, but=self._damaged)
 
     def _save_failed(self, why: str) -> None:
-        """Not at once again: the next one is due after half as many entries as ever."""
-        self._saved_index = max(self._saved_index, self._caller.at - self._options.save_every // 2)
-        self._out += frames.saved(SavedFrame(self._newest_index(), why))
+        """Again by and by, however little is applied meanwhile: no entry behind the newest snapshot may go before."""
+        self._again_ns = min(max(2 * self._again_ns, AGAIN_NS_MIN), AGAIN_NS_MAX)
+        self._rest_until_ns = max(self._rest_until_ns, time.monotonic_ns() + self._again_ns)
+        self._out += frames.saved(SavedFrame(self._newest_index(), why, not self._caller.stopped_by))
 
 
 def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:

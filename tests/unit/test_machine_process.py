@@ -247,3 +247,19 @@ def test_one_that_cannot_be_loaded_is_an_alarm_that_says_why(tmp_path: Path) -> 
         assert engine.replica.role in (Role.LEADER, Role.CANDIDATE, Role.FOLLOWER) and not engine.reason
 
     run(tmp_path, work, choice="tests.unit.machines:Broken")
+
+
+def test_a_state_that_cannot_be_saved_is_said_until_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str | None] = []
+
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        monkeypatch.setattr(machine, "_unsaved", said.append)
+        await client.command(b"a")
+        (tmp_path / snapshots.FOLDER).write_text("no directory can be made here")
+        index, error = await saved(machine)
+        assert index == -1 and error and said[-1] == error
+        (tmp_path / snapshots.FOLDER).unlink()
+        index, error = await saved(machine)
+        assert index >= 0 and (error, said[-1]) == ("", None)
+
+    run(tmp_path, work)

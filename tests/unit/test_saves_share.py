@@ -15,10 +15,10 @@ import pytest
 from node.protocol.kv import encode_put
 from node.snapshots import directory as snapshots
 from node.state_machine import frames
-from node.state_machine.frames import BatchFrame
+from node.state_machine.frames import BatchFrame, FrameReader, Kind, SavedFrame
 from node.state_machine.kind import Type, body_of, kind_of
 from node.state_machine.kv import KeyValue
-from node.state_machine.process import SAVES_APART_NS, SAVES_SHARE, Options, Process
+from node.state_machine.process import AGAIN_NS_MAX, AGAIN_NS_MIN, SAVES_APART_NS, SAVES_SHARE, Options, Process
 from node.state_machine.saving import SteppedSave, Target
 from node.store.errors import StoreFull
 from node.store.memory_store import MemoryStore
@@ -112,6 +112,73 @@ def test_a_save_that_fails_on_the_disk_says_so_and_names_no_snapshot(
     assert select.select([save], [], [], 30.0)[0] == [save]
     assert "No space left on device" in save.ended()
     assert snapshots.newest_index(tmp_path) == -1
+
+
+def test_a_save_that_failed_is_tried_again_by_and_by_although_little_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk is empty again an hour later, and no entry behind the newest snapshot may go until one is saved. What
+    failed is never named as saved: entries would go that nothing else holds."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = Process(theirs, KeyValue(), KIND, Options("kv", tmp_path, 10, 3))
+        log = MemoryStore(kind=KIND.name)
+        commit = snapshots.SnapshotWriter.commit
+
+        def apply(count: int) -> None:
+            bodies = [body_of(Type.COMMAND, 1, encode_put(b"key", b"value"))] * count
+            data = log.append_as_leader(bodies, 1)[0].data
+            last = log.end_index
+            process._batch(frames.read_batch(frame_of(BatchFrame(0, last - count + 1, last, True, data))))
+
+        def save_if_due() -> bool:
+            process._save_if_due()
+            begun = process._saving is not None
+            while process._saving is not None:
+                process._save_goes_on(process._saving, select.select([process._saving], [], [], 0.01)[0])
+            return begun
+
+        def said() -> list[SavedFrame]:
+            sent, process._out = b"".join(process._out), []
+            return [frames.read_saved(body) for kind, body in FrameReader().frames(sent) if kind is Kind.SAVED]
+
+        def full(*_: object) -> None:
+            raise StoreFull("No space left on device")
+
+        monkeypatch.setattr(snapshots.SnapshotWriter, "commit", full)
+        apply(10)
+        waits = []
+        for _ in range(9):
+            process._rest_until_ns = 0
+            assert save_if_due()
+            waits.append(process._rest_until_ns - time.monotonic_ns())
+            assert [(one.index, "No space" in one.error, one.is_tried_again) for one in said()] == [(-1, True, True)]
+            assert not save_if_due(), "it rests"
+        assert 0 < waits[0] <= AGAIN_NS_MIN < waits[2] <= 4 * AGAIN_NS_MIN < waits[-1] <= AGAIN_NS_MAX
+
+        process._reload()
+        process._caller.stopped_by = "a command that cannot be applied"
+        process._wish_to_save()
+        process._save_if_due()
+        process._caller.stopped_by = ""
+        process._lives(0)
+        sent = b"".join(process._out)
+        [stands] = [frames.read_stands(body) for kind, body in FrameReader().frames(sent) if kind is Kind.STANDS]
+        assert (stands.index, stands.saved_index, [(one.index, one.is_tried_again) for one in said()]) == (
+            9,
+            -1,
+            [(-1, False)],
+        )
+
+        monkeypatch.setattr(snapshots.SnapshotWriter, "commit", commit)
+        process._rest_until_ns = 0
+        assert save_if_due(), "nothing was applied since"
+        assert said() == [SavedFrame(9)] and snapshots.newest_index(tmp_path) == 9
+        process._rest_until_ns = 0
+        apply(9)
+        assert not save_if_due(), "all is as ever"
+        apply(1)
+        assert save_if_due()
 
 
 def frame_of(one: BatchFrame) -> memoryview:

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import typer
 
-from app.commands.control_calls import control_call, control_state
 from app.commands.endings import Exit, Failure
+from app.commands.one_member import OneMember
 from app.commands.output import JsonOption, show, show_json, show_lines
-from app.commands.targets import TokenFileOption, contexts_of, token_of
-from app.commands.tls_options import CaOption, TlsFlags
+from app.commands.targets import TokenFileOption
+from app.commands.tls_options import CaOption
 
 commands = typer.Typer(help="Who keeps old entries of a member.", no_args_is_help=True, rich_markup_mode=None)
 NodeOption = Annotated[str, typer.Option(metavar="URL", help="The control plane of the member whose log it is.")]
@@ -26,14 +26,13 @@ def list_pins(
     node: NodeOption, token_file: TokenFileOption = None, ca: CaOption = None, as_json: JsonOption = False
 ) -> int:
     """Say who keeps which entries, and for how much longer."""
-    token = token_of(token_file)
-    _, tls = contexts_of(TlsFlags(ca))
-    member = control_state(node, None, token, tls).self_id
-    items = control_call("GET", node, "pins", token, tls=tls).get("items") or []
+    one = OneMember.at(node, token_file, ca)
+    member = one.state().self_id
+    items = one.call("GET", "pins").get("items") or []
     if as_json:
         show_json({"node": member, "items": items})
     else:
-        show_lines([f"{member}: {words_of(one)}" for one in items] or [f"{member}: nobody has pinned entries"])
+        show_lines([f"{member}: {words_of(pin)}" for pin in items] or [f"{member}: nobody has pinned entries"])
     return Exit.FINE
 
 
@@ -46,17 +45,16 @@ def release(
     as_json: JsonOption = False,
 ) -> int:
     """End a pin whose owner is gone; one that still reads may find its entries removed."""
-    token = token_of(token_file)
-    _, tls = contexts_of(TlsFlags(ca))
-    member = control_state(node, None, token, tls).self_id
-    items = control_call("GET", node, "pins", token, tls=tls).get("items") or []
-    found = next((one for one in items if one.get("owner") == owner), None)
+    one = OneMember.at(node, token_file, ca)
+    member = one.state().self_id
+    items = one.call("GET", "pins").get("items") or []
+    found = next((pin for pin in items if pin.get("owner") == owner), None)
     if found is None:
-        known = ", ".join(str(one.get("owner")) for one in items) or "none"
+        known = ", ".join(str(pin.get("owner")) for pin in items) or "none"
         raise Failure(Exit.FINDING, f"{member} has no pin of {owner!r} (it has: {known})")
     if found.get("expires_in_s") is None:
         raise Failure(Exit.FINDING, f"{member} pins that for itself: it ends when {owner} needs it no more")
-    control_call("DELETE", node, f"pins/{quote(owner, safe='')}", token, tls=tls)
+    one.call("DELETE", f"pins/{quote(owner, safe='')}")
     if as_json:
         show_json({"node": member, "released": found})
     else:

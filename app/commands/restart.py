@@ -5,17 +5,14 @@ Invariant: fine (0) means that another one answered, or that the state machine a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from app.commands.endings import Exit
+from app.commands.one_member import OneMember, end_of
 from app.commands.output import JsonOption, say, show, show_json
-from app.commands.scrub import followed
-from app.commands.targets import TokenFileOption, contexts_of, token_of
-from app.commands.tls_options import CaOption, TlsFlags
-
-ENDS: Final = {"done": Exit.FINE, "failed": Exit.FINDING}
+from app.commands.targets import TokenFileOption
+from app.commands.tls_options import CaOption
 
 
 def restart(
@@ -29,18 +26,18 @@ def restart(
     as_json: JsonOption = False,
 ) -> int:
     """End an engine that hangs and start it again."""
-    _, tls = contexts_of(TlsFlags(ca))
     what = "state_machine" if state_machine else "engine"
     words = what.replace("_", " ")
     body = {"what": what, "force": force}
-    operation = followed(node, "restart", token_of(token_file), tls, f"the {words} is started again", body)
+    one = OneMember.at(node, token_file, ca)
+    operation = one.followed("restart", f"the {words} is started again", body)
     if as_json:
         show_json(operation)
     elif operation["state"] == "done":
         show(summary(words, operation.get("outcome") or {}))
     else:
         say((operation.get("problem") or {}).get("detail") or f"the restart ended {operation['state']}")
-    return ENDS.get(str(operation["state"]), Exit.UNDETERMINED)
+    return end_of(operation)
 
 
 def summary(words: str, outcome: dict[str, Any]) -> str:

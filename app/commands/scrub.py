@@ -5,21 +5,16 @@ Invariant: fine (0) means that the member itself said that nothing of its log is
 
 from __future__ import annotations
 
-import ssl
-import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
-from app.commands.control_calls import control_call, control_state
-from app.commands.endings import Exit, Failure
-from app.commands.output import JsonOption, say, show, show_json
-from app.commands.targets import TokenFileOption, contexts_of, token_of
-from app.commands.tls_options import CaOption, TlsFlags
+from app.commands.endings import Exit
+from app.commands.one_member import OneMember, end_of
+from app.commands.output import JsonOption, show, show_json
+from app.commands.targets import TokenFileOption
+from app.commands.tls_options import CaOption
 from app.health.facts import spelled_range
-
-LOOK_EVERY_S: Final = 0.3
-ENDS: Final = {"done": Exit.FINE, "failed": Exit.FINDING, "cancelled": Exit.FINDING}
 
 
 def scrub(
@@ -29,16 +24,15 @@ def scrub(
     as_json: JsonOption = False,
 ) -> int:
     """Have one member read its whole log and repair damage."""
-    token = token_of(token_file)
-    _, tls = contexts_of(TlsFlags(ca))
-    member = control_state(node, None, token, tls).self_id
-    read = followed(node, "scrub", token, tls, f"{member} reads its log")
+    one = OneMember.at(node, token_file, ca)
+    member = one.state().self_id
+    read = one.followed("scrub", f"{member} reads its log")
     repaired: dict[str, Any] | None = None
-    faults = control_state(node, None, token, tls).faults
+    faults = one.state().faults
     if read["state"] == "done" and faults:
-        repaired = followed(node, "repairs", token, tls, f"{member} asks its peers")
-        faults = control_state(node, None, token, tls).faults
-    damaged = [(one.first_index, one.last_index) for one in faults or ()]
+        repaired = one.followed("repairs", f"{member} asks its peers")
+        faults = one.state().faults
+    damaged = [(fault.first_index, fault.last_index) for fault in faults or ()]
     last = repaired or read
     whole = read["state"] == "done" and faults is not None and not damaged
     if as_json:
@@ -46,31 +40,7 @@ def scrub(
         show_json({"node": member, "whole": whole, "scrub": read, "repair": repaired, "damaged": ranges})
     else:
         show(summary(member, read, last, damaged, whole))
-    return Exit.FINE if whole else ENDS.get(str(last["state"]), Exit.UNDETERMINED) or Exit.UNDETERMINED
-
-
-def followed(
-    url: str, what: str, token: str | None, tls: ssl.SSLContext | None, says: str, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """The operation to its end; its progress goes to stderr. Raises Failure: with UNKNOWN_OUTCOME where it was begun
-    and nobody tells any more how it ended."""
-    operation = control_call("POST", url, what, token, body or {}, tls=tls)
-    shown: str | None = None
-    while operation.get("state") == "running":
-        if operation.get("progress") != shown:
-            shown = str(operation.get("progress"))
-            say(f"{says}: {shown}")
-        time.sleep(LOOK_EVERY_S)
-        try:
-            operation = control_call("GET", url, f"operations/{operation.get('id')}", token, tls=tls)
-        except Failure as failure:
-            if failure.code != Exit.UNREACHABLE:
-                raise
-            text = f"outcome unknown: the {what} was begun, and how it ended nobody tells: {failure}"
-            raise Failure(Exit.UNKNOWN_OUTCOME, text) from failure
-    if operation.get("state") is None:
-        raise Failure(Exit.UNDETERMINED, f"{url} did not say how its {what} ended")
-    return operation
+    return Exit.FINE if whole else end_of(last) or Exit.UNDETERMINED
 
 
 def summary(

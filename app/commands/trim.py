@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from app.commands.control_calls import control_call, control_state
 from app.commands.endings import Exit
+from app.commands.one_member import OneMember, end_of
 from app.commands.output import JsonOption, show, show_json
-from app.commands.scrub import ENDS, followed
-from app.commands.targets import I64_MAX, TokenFileOption, contexts_of, token_of
-from app.commands.tls_options import CaOption, TlsFlags
+from app.commands.targets import I64_MAX, TokenFileOption
+from app.commands.tls_options import CaOption
 
 
 def trim(
@@ -34,12 +33,11 @@ def trim(
     as_json: JsonOption = False,
 ) -> int:
     """Have one member remove the oldest data files of its log."""
-    token = token_of(token_file)
-    _, tls = contexts_of(TlsFlags(ca))
-    member = control_state(node, None, token, tls).self_id
+    one = OneMember.at(node, token_file, ca)
+    member = one.state().self_id
     body = {"through_index": through, "force": force}
     if dry_run:
-        found = control_call("POST", node, "trim", token, {**body, "dry_run": True}, tls=tls)
+        found = one.call("POST", "trim", {**body, "dry_run": True})
         plan = found.get("trim") or {}
         if as_json:
             show_json({"node": member, "dry_run": True, **plan})
@@ -47,7 +45,7 @@ def trim(
             show(f"{member} would {found.get('would')}; its log would begin at entry {plan.get('begin_index')}")
             print_kept(plan.get("kept_by") or [], force)
         return Exit.FINDING if plan.get("kept_by") and not force else Exit.FINE
-    done = followed(node, "trim", token, tls, f"{member} removes files", body)
+    done = one.followed("trim", f"{member} removes files", body)
     outcome: dict[str, Any] = done.get("outcome") or {}
     if as_json:
         show_json({"node": member, "state": done["state"], **outcome, "problem": done.get("problem")})
@@ -59,7 +57,7 @@ def trim(
             show(str(done["problem"].get("detail")))
     if outcome.get("kept_by") and not force:
         return Exit.FINDING
-    return ENDS.get(str(done["state"]), Exit.UNDETERMINED)
+    return end_of(done)
 
 
 def print_kept(kept_by: list[dict[str, Any]], force: bool) -> None:

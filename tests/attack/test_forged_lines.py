@@ -199,6 +199,6 @@ def test_a_mistake_of_ours_does_not_begin_a_line_with_a_strangers_words(
     def mistaken(*_asked: Any, **_more: Any) -> None:
         raise ValueError(f"no number\n{FORGED}")
 
-    monkeypatch.setattr("app.commands.trim.control_state", mistaken)
+    monkeypatch.setattr("app.commands.one_member.control_state", mistaken)
     assert run_cli(["trim", "--node", "http://127.0.0.1:1", "--through", "3"]) == 2
     checked(capsys.readouterr().err)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands import members, restart, scrub
+from app.commands import members, one_member
 from app.commands.endings import Exit
+from app.commands.one_member import OneMember
 from node.protocol.codes import ResponseCode
 from node.views.state import FaultView
 
@@ -23,7 +24,7 @@ URL = "http://127.0.0.1:8431"
     [("done", Exit.FINE), ("failed", Exit.FINDING), ("unknown", Exit.UNDETERMINED), ("of a later release", 2)],
 )
 def test_a_restart_ends_as_its_operation_did(monkeypatch: pytest.MonkeyPatch, state: str, code: Exit) -> None:
-    monkeypatch.setattr(restart, "followed", lambda *_: {"state": state})
+    monkeypatch.setattr(OneMember, "followed", lambda *_: {"state": state})
     assert run(["restart", "--node", URL]) == code
 
 
@@ -40,8 +41,8 @@ def test_a_log_is_whole_where_its_member_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], read: str, faults: Sequence[FaultView] | None,
     code: Exit,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(scrub, "control_state", lambda *_: SimpleNamespace(self_id="n1", faults=faults))
-    monkeypatch.setattr(scrub, "followed", lambda *_: {"state": read, "kind": "scrub"})
+    monkeypatch.setattr(one_member, "control_state", lambda *_: SimpleNamespace(self_id="n1", faults=faults))
+    monkeypatch.setattr(OneMember, "followed", lambda *_: {"state": read, "kind": "scrub"})
     assert run(["scrub", "--node", URL, "--json"]) == code
     assert json.loads(capsys.readouterr().out)["whole"] is (code == Exit.FINE)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli import run
-from app.commands import broker_calls, ha_promote, scrub
+from app.commands import broker_calls, ha_promote, one_member
 from app.commands.control_calls import control_answer
 from app.commands.endings import Exit, Failure
 from node.control import broker_link, ha_changes
@@ -76,7 +76,7 @@ def serving(answers: dict[tuple[str, str], Json], *, silent: bool = False) -> It
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No demo of the machine that the tests run on; no waiting between two looks."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(scrub, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(one_member, "LOOK_EVERY_S", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.command_line import run
-from app.commands import pins, scrub, trim
+from app.commands import one_member
 
 NEED = {"owner": "voter n2", "from_index": 40, "why": "is not connected; it is known to hold entries up to 39"}
 
@@ -26,12 +26,10 @@ class Plane:
 @pytest.fixture
 def plane(monkeypatch: pytest.MonkeyPatch) -> Plane:
     made = Plane()
-    for module in (trim, scrub, pins):
-        monkeypatch.setattr(module, "control_call", made.call)
-    monkeypatch.setattr(scrub, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(one_member, "control_call", made.call)
+    monkeypatch.setattr(one_member, "LOOK_EVERY_S", 0.0)
     state = type("State", (), {"self_id": "n1"})()
-    for module in (trim, pins):
-        monkeypatch.setattr(module, "control_state", lambda *_: state)
+    monkeypatch.setattr(one_member, "control_state", lambda *_: state)
     return made
 
 

@@ -16,7 +16,31 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 CHUNK_BYTES: Final = 64 * 1024
+LATE_S_MAX: Final = 1.0
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closed with a RST, nothing flushed
+
+
+class Pace:
+    """When what passes one way of a link has passed it.
+
+    A timer of a busy machine fires late, and a link of that rate would have carried more meanwhile: that is made up
+    for, by LATE_S_MAX at most. A link that lay idle makes up for nothing, but for what the work on one chunk took.
+    """
+
+    def __init__(self) -> None:
+        self._free_at = 0.0  # when all that came so far has passed
+        self._late_s = 0.0  # of the last pause's end, and not made up for yet
+
+    def pause_s(self, size_bytes: int, bytes_per_s: float, now: float) -> float:
+        """For how long these bytes, which came just now, are on their way."""
+        took_s = size_bytes / bytes_per_s
+        self._free_at = max(self._free_at, now - self._late_s - CHUNK_BYTES / bytes_per_s) + took_s
+        self._late_s = max(0.0, self._late_s - took_s)
+        return max(0.0, self._free_at - now)
+
+    def woke(self, now: float) -> None:
+        """The pause is over."""
+        self._late_s = min(LATE_S_MAX, max(0.0, now - self._free_at))
 
 
 class Relay:
@@ -119,16 +143,14 @@ class Relay:
             self._tasks.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: asyncio.Event) -> None:
-        """A timer that fires late is made up for, by CHUNK_BYTES at most: the rate is what was asked, not less."""
-        clock = asyncio.get_running_loop().time
-        free_at = 0.0  # when all that was read so far has passed a link of that rate
+        clock, pace = asyncio.get_running_loop().time, Pace()
         with contextlib.suppress(OSError):
             while chunk := await reader.read(CHUNK_BYTES):
                 if self.bytes_per_s:
-                    took_s, now = len(chunk) / self.bytes_per_s, clock()
-                    free_at = max(free_at, now - CHUNK_BYTES / self.bytes_per_s) + took_s
-                    if free_at > now:
-                        await asyncio.sleep(free_at - now)
+                    pause_s = pace.pause_s(len(chunk), self.bytes_per_s, clock())
+                    if pause_s:
+                        await asyncio.sleep(pause_s)
+                        pace.woke(clock())
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 await way.wait()

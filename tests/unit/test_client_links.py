@@ -108,6 +108,27 @@ def test_a_patience_that_ends_says_the_last_refusal_where_there_was_one(refused:
     run(story)
 
 
+@pytest.mark.parametrize(("hint_s", "waits_s"), [(0.2, 0.2), (1.0, 1.0), (1.5, 1.0), (4.0, 2.0), (15.0, 7.5)])
+def test_a_long_wait_for_room_is_asked_about_again_half_way(
+    monkeypatch: pytest.MonkeyPatch, hint_s: float, waits_s: float
+) -> None:
+    """The hint was reckoned when the links were at their slowest: who sleeps it out leaves them idle behind that."""
+
+    async def story() -> None:
+        slept: list[float] = []
+
+        async def sleep(delay_s: float) -> None:
+            slept.append(delay_s)
+
+        monkeypatch.setattr("node.client.retry.asyncio.sleep", sleep)
+        retry = Retry(100.0)
+        retry.hint_s = hint_s
+        await retry.pause()
+        assert [waits_s <= one <= waits_s * 1.06 for one in slept] == [True]
+
+    run(story)
+
+
 # --- appends ----------------------------------------------------------------------------------------------------------
 class Leaders:
     """One member that is connected; what is to be done later is kept, and not done."""

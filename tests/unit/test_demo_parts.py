@@ -28,7 +28,7 @@ from app.demo.control import DemoControl
 from app.demo.feeder import Feeder
 from app.demo.messages import Flights, Lines
 from app.demo.processes import Processes
-from app.demo.relay import Links, Relay
+from app.demo.relay import CHUNK_BYTES, LATE_S_MAX, Links, Pace, Relay
 from app.demo.run import DemoOptions, until_it_listens
 from app.demo.state import DemoMember, DemoState, process_start_ticks, running_demo, write_note
 from node.children import apart
@@ -137,6 +137,29 @@ def test_one_way_of_a_link_can_be_cut_alone() -> None:
             await relay.stop()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.03, 0.4])
+def test_a_slow_link_keeps_its_rate_on_a_machine_whose_timers_are_late(late_s: float) -> None:
+    pace, now, passed = Pace(), 1000.0, 0
+    while now < 1060.0:
+        pause_s = pace.pause_s(CHUNK_BYTES, 5e6, now)
+        passed += CHUNK_BYTES
+        if pause_s:
+            now += pause_s + late_s
+            pace.woke(now)
+    assert 0.98 <= passed / (5e6 * 60) <= 1.01
+
+
+def test_a_slow_link_makes_up_neither_for_idle_time_nor_for_more_than_a_second() -> None:
+    for idle_s, late_s, most_s in [(30.0, 0.0, 0.0), (0.0, 30.0, LATE_S_MAX), (30.0, 0.1, 0.1)]:
+        pace, chunk_s = Pace(), CHUNK_BYTES / 5e6
+        now = 1000.0 + pace.pause_s(CHUNK_BYTES, 5e6, 1000.0) + late_s
+        pace.woke(now)
+        now, at_once = now + idle_s, 0
+        while not pace.pause_s(CHUNK_BYTES, 5e6, now):
+            at_once += 1
+        assert at_once <= most_s / chunk_s + 2
 
 
 def test_a_reset_ends_connections_and_lets_new_ones_in() -> None:

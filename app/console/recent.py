@@ -41,7 +41,9 @@ async def look_up_forever(console: Console) -> None:
 async def recent(console: Console, cluster_id: str) -> tuple[Incident, ...]:
     """Newest first."""
     since = utc_now() - timedelta(seconds=KEPT_S)
-    over = await console.events_kept.list(cluster_id, limit=SHOWN_MAX, since=since, kinds=(KIND,))
+    # What a clock that was ahead wrote would be shown for as long as it was.
+    until = since + timedelta(seconds=2 * KEPT_S)
+    over = await console.events_kept.list(cluster_id, limit=SHOWN_MAX, since=since, until=until, kinds=(KIND,))
     incidents = [one for item in over if (one := incident_of(item)) is not None]
     if not incidents:
         return ()

@@ -36,6 +36,7 @@ async def start_what_is_due(console: Console, runner: AuditRunner, kept: Schedul
     """For ever."""
     while True:
         now = utc_now()
+        await bring_back(kept, now)
         for row in await kept.due(now):
             watch = console.watches.get(row.cluster_id)
             if watch is not None and watch.view.members:
@@ -46,11 +47,22 @@ async def start_what_is_due(console: Console, runner: AuditRunner, kept: Schedul
         await asyncio.sleep(LOOK_EVERY_S)
 
 
+async def bring_back(kept: Schedules, now: datetime) -> None:
+    """Where the clock was ahead and came back, no schedule stands still for as long as it was ahead."""
+    for row, next_at in await kept.ahead(now):
+        log.warning(
+            "schedule %s of %s was planned while the clock was ahead: it is due at %s instead of %s", row.id,
+            row.cluster_id, rfc3339(next_at), rfc3339(row.next_at),
+        )  # fmt: skip
+        await kept.planned(row, next_at)
+
+
 async def start_one(
     console: Console, runner: AuditRunner, kept: Schedules, row: ScheduleRow, view: GroupView, now: datetime
 ) -> None:
     next_at = following(row.next_at, row.every_s, now)
-    key = f"schedule {row.id} at {rfc3339(row.next_at)}"
+    # One due time can come twice, where a clock was ahead; the audit before it is another then.
+    key = f"schedule {row.id} at {rfc3339(row.next_at)} after {row.last_audit_id}"
     last = await runner.kept.newest(row.cluster_id, 1)
     if last and last[0].state not in FINAL and last[0].idempotency_key != key:
         await kept.went(row, next_at, None, NOT_ENDED)

@@ -5,8 +5,8 @@ Invariant: every time in the database is UTC and comes back timezone-aware, on S
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import JSON, ColumnElement, DateTime, MetaData, TypeDecorator
 from sqlalchemy.engine import Dialect
@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from app.security.roles import Sight
 
+CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database
 NAMING = {
     "ix": "ix_%(column_0_label)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -58,6 +59,11 @@ def seen(cluster_id: Any, sight: Sight) -> ColumnElement[bool]:
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def written_ahead(at: datetime, now: datetime) -> bool:
+    """Whether that was written while the clock was ahead: what is reckoned from it would last for as long as it was."""
+    return at - now > CLOCKS_DIFFER
 
 
 def rfc3339(at: datetime) -> str:

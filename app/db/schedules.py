@@ -6,13 +6,13 @@ Invariants: a schedule goes with its group; of one due time one change of `next_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ForeignKey, Integer, String, Text, delete, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, rfc3339, seen, utc_now
+from app.db.base import Base, rfc3339, seen, utc_now, written_ahead
 from app.db.engine import Sessions
 from app.security.roles import ALL, Sight
 
@@ -91,6 +91,25 @@ class Schedules:
         asked = select(ScheduleRow).where(ScheduleRow.next_at <= now).order_by(ScheduleRow.next_at, ScheduleRow.id)
         async with self._sessions() as db:
             return list(await db.scalars(asked))
+
+    async def ahead(self, now: datetime) -> list[tuple[ScheduleRow, datetime]]:
+        """Those that were planned while the clock was ahead, each with the time within one period from now that it
+        would be due at. A first time that somebody chose is left alone, where it was chosen by a right clock."""
+        async with self._sessions() as db:
+            later = list(await db.scalars(select(ScheduleRow).where(ScheduleRow.next_at > now)))
+        found = []
+        for row in later:
+            period = timedelta(seconds=row.every_s)
+            reckoned = row.last_at is not None or written_ahead(row.created_at, now)
+            if reckoned and written_ahead(row.next_at, now + period):
+                found.append((row, row.next_at - (row.next_at - now) // period * period))
+        return found
+
+    async def planned(self, row: ScheduleRow, next_at: datetime) -> None:
+        """Another time than that at which `row` was due, unless somebody else has said so."""
+        same = (ScheduleRow.id == row.id) & (ScheduleRow.next_at == row.next_at)
+        async with self._sessions.begin() as db:
+            await db.execute(update(ScheduleRow).where(same).values(next_at=next_at))
 
     async def went(self, row: ScheduleRow, next_at: datetime, audit_id: str | None, skipped: str | None) -> bool:
         """What came of the time that `row` was due; False: somebody else has said so."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from app.console.console import Console
 from app.db.alerts import Alerts
-from app.db.base import rfc3339, utc_now
+from app.db.base import rfc3339, utc_now, written_ahead
 from app.db.engine import between_writes
 from app.db.models import AlertMute, AlertRoute, AlertWindow
 from app.health.clock_steps import ClockStep, WallClock, boot_s
@@ -128,7 +128,7 @@ class Notifier:
 
     def clock_set(self, step: ClockStep) -> None:
         """This machine's wall clock was set: what waits is due as soon as it would have been."""
-        self.started_at = step.moved(self.started_at)
+        self.started_at, self.trimmed_at = step.moved(self.started_at), None
         self.rests = 1 + math.ceil(2 * self.console.settings.sample_interval_ms / 1000 / TICK_S)
         self.memory = {key: alert.moved(step) for key, alert in self.memory.items()}
         for health in self.outbox.health.values():
@@ -229,8 +229,18 @@ class Notifier:
         if self.trimmed_at is None or now - self.trimmed_at >= timedelta(seconds=TRIM_EVERY_S):
             self.trimmed_at = now
             self.mutes = {key: row for key, row in self.mutes.items() if row.until > now}
+            await self.shorten_mutes(now)
             await self.kept.trim(now)
             self.windows = await self.kept.windows()
+
+    async def shorten_mutes(self, now: datetime) -> None:
+        """One that was set while the clock was ahead is silent for as long as somebody said, from now on, and not for
+        as long as the clock was ahead as well."""
+        for key, row in [(key, row) for key, row in self.mutes.items() if written_ahead(row.at, now)]:
+            until = now + (row.until - row.at)
+            row = AlertMute(scope=row.scope, problem_id=row.problem_id, until=until, by=row.by, at=now)
+            await self.kept.mute(row)
+            self.mutes[key] = row
 
     async def send(self, route_id: int, payload: Json) -> str:
         row = self.routes.get(route_id)

@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import utc_now
+from app.db.base import utc_now, written_ahead
 from app.db.engine import Sessions
 from app.db.models import ApiToken, LoginSession, User
 from app.security.grants import GrantError, changed, check_known, granted
@@ -82,7 +82,12 @@ class Identity:
         if user.local:
             return True
         at = user.oidc_confirmed_at
-        return user.oidc_issuer == self.provider.issuer and at is not None and now < at + life
+        return (
+            user.oidc_issuer == self.provider.issuer
+            and at is not None
+            and now < at + life
+            and not written_ahead(at, now)
+        )
 
     async def by_cookie(self, token: str) -> Viewer | None:
         now = utc_now()
@@ -91,6 +96,8 @@ class Identity:
             if row is None or row.user.disabled_at is not None:
                 return None
             if row.expires_at <= now or self.last_seen("session", row.id, row.seen_at) + self.idle <= now:
+                return None
+            if written_ahead(row.created_at, now):
                 return None
             if not self.vouched_for(row.user, now, self.max):
                 return None
@@ -109,7 +116,7 @@ class Identity:
             row = await db.scalar(select(ApiToken).where(ApiToken.token_hash == digest(token)))
             if row is None or row.revoked_at is not None or row.user.disabled_at is not None:
                 return None
-            if row.expires_at is not None and row.expires_at <= now:
+            if row.expires_at is not None and (row.expires_at <= now or written_ahead(row.created_at, now)):
                 return None
             if not self.vouched_for(row.user, now, timedelta(days=self.provider.tokens_days)):
                 return None

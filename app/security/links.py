@@ -16,7 +16,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import utc_now
+from app.db.base import CLOCKS_DIFFER, utc_now, written_ahead
 from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.models import ConsoleMeta, LoginLink, User
 from app.security import trail
@@ -121,7 +121,10 @@ def issue(db_url: str, user: str, role: str | None = None) -> str:
 async def look(db: AsyncSession, token: str) -> OpenLink | None:
     """Who a link is for, without consuming it; None when it is used up, expired or unknown."""
     row = await db.scalar(select(LoginLink).where(LoginLink.token_hash == digest(token)))
-    if row is None or row.used_at is not None or row.expires_at <= utc_now() or row.user.disabled_at is not None:
+    now = utc_now()
+    if row is None or row.used_at is not None or row.expires_at <= now or row.user.disabled_at is not None:
+        return None
+    if written_ahead(row.issued_at, now):
         return None
     return OpenLink(row.user.name, row.user.role, row.expires_at)
 
@@ -129,7 +132,7 @@ async def look(db: AsyncSession, token: str) -> OpenLink | None:
 async def consume(db: AsyncSession, token: str) -> User | None:
     """The user, for the one caller that was first."""
     now = utc_now()
-    live = LoginLink.used_at.is_(None) & (LoginLink.expires_at > now)
+    live = LoginLink.used_at.is_(None) & (LoginLink.expires_at > now) & (LoginLink.issued_at <= now + CLOCKS_DIFFER)
     done = await db.execute(update(LoginLink).where(LoginLink.token_hash == digest(token), live).values(used_at=now))
     if not isinstance(done, CursorResult) or done.rowcount != 1:
         return None

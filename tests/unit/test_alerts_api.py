@@ -18,6 +18,7 @@ from app.db.alerts import Alerts
 from app.db.base import rfc3339, utc_now
 from app.db.models import AlertMessage
 from app.notify.notifier import Notifier
+from app.notify.rules import Key
 from tests.databases import opened
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.receivers import Receiver, http_receiver
@@ -141,6 +142,27 @@ def test_a_clock_that_is_set_back_an_hour_delays_no_message(tmp_path: Path, monk
             assert 0 < over["problem"]["lasted_s"] < 600, "by the clock as it was set, from beginning to end"
             kit.group.nodes["n1"].alive = False
             await kit.until(lambda: kinds(receiver, "n1") == ["opened"])
+
+    run(work())
+
+
+def test_a_clock_that_was_ahead_and_came_back_silences_nothing_for_longer_than_somebody_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with console(tmp_path) as (kit, notifier):
+            await notifier.background.stop()
+            key, year = Key("demo", "replica_silent:n2"), timedelta(days=365)
+            monkeypatch.setattr("app.notify.notifier.utc_now", lambda: utc_now() + year)
+            await notifier.tick()
+            await notifier.mute(key, utc_now() + year + timedelta(hours=1), "olga")
+            monkeypatch.setattr("app.notify.notifier.utc_now", utc_now)
+            await notifier.tick()
+            assert key in notifier.silence(utc_now()).mutes
+            later = utc_now() + timedelta(hours=1, minutes=1)
+            assert key not in notifier.silence(later).mutes
+            (stored,) = await notifier.kept.mutes()
+            assert stored.until < later and stored.by == "olga"
 
     run(work())
 

@@ -16,8 +16,9 @@ from app.audit.runner import AuditRunner
 from app.console import schedules
 from app.console.errors import Invalid
 from app.console.schedule_pages import next_time
-from app.console.schedules import NOT_ENDED, following, start_one
+from app.console.schedules import NOT_ENDED, bring_back, following, start_one
 from app.console.settings import Seed
+from app.db.audits import FINAL, AuditRow
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.schedules import ScheduleRow, Schedules
 from tests.unit.console_kit import Kit, Person, run, running
@@ -239,3 +240,37 @@ def test_a_time_of_day_is_the_next_one() -> None:
     assert next_time("03:30", 3600, NOON) == NOON + timedelta(minutes=30)
     with pytest.raises(Invalid, match="no time of day"):
         next_time("noon", DAY_S, NOON)
+
+
+def test_a_clock_that_was_ahead_and_came_back_stops_no_schedule(tmp_path: Path) -> None:
+    """Nor does the time that comes a second time find the audit of the first."""
+
+    async def work(kit: Kit) -> None:
+        ann = await kit.person("ann", "operator")
+        chosen = await add(ann, first_at=rfc3339(utc_now() + timedelta(days=300)))
+        went, made_ahead = await add(ann), await add(ann)
+        due = await make_due(kit, went["id"], timedelta(hours=5))
+        row = await row_of(kit, went["id"])
+        year = timedelta(days=365)
+        async with kit.app.state.sessions.begin() as db:
+            values = {"created_at": utc_now() + year, "next_at": utc_now() + year + timedelta(days=1)}
+            await db.execute(update(ScheduleRow).where(ScheduleRow.id == made_ahead["id"]).values(**values))
+        view = kit.console.watches["demo"].view
+        await start_one(kit.console, runner_of(kit), kept_of(kit), row, view, utc_now() + year)
+        assert (await row_of(kit, went["id"])).next_at > utc_now() + timedelta(days=364)
+        await bring_back(kept_of(kit), utc_now())
+        after = await row_of(kit, went["id"])
+        assert after.next_at == due + timedelta(days=1), "the next of its own times"
+        assert utc_now() < (await row_of(kit, made_ahead["id"])).next_at <= utc_now() + timedelta(days=1)
+        assert parse_time(chosen["next_at"]) == (await row_of(kit, chosen["id"])).next_at, "somebody chose that"
+        await bring_back(kept_of(kit), utc_now())
+        assert (await row_of(kit, went["id"])).next_at == after.next_at
+
+        (first,) = await runner_of(kit).kept.newest("demo", 10)
+        async with kit.app.state.sessions.begin() as db:
+            await db.execute(update(AuditRow).where(AuditRow.id == first.id).values(state=min(FINAL)))
+            await db.execute(update(ScheduleRow).where(ScheduleRow.id == went["id"]).values(next_at=due))
+        await carry_out(kit, await row_of(kit, went["id"]))
+        assert len(await runner_of(kit).kept.newest("demo", 10)) == 2
+
+    over(tmp_path, work)

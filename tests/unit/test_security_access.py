@@ -72,6 +72,33 @@ def test_links_expire(tmp_path: Path) -> None:
     run(work())
 
 
+def test_what_was_issued_while_the_clock_was_ahead_lets_nobody_in(tmp_path: Path) -> None:
+    """It would for as long as the clock was ahead."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            ann = await kit.person("ann", "admin")
+            link, year = await kit.link("ann", "admin"), timedelta(days=365)
+            assert (await ann.get("/api/v1/clusters")).status_code == 200
+            ahead = utc_now() + year
+            await forward(kit, LoginSession, created_at=ahead, seen_at=ahead, expires_at=ahead + timedelta(hours=1))
+            assert (await ann.get("/api/v1/clusters")).status_code == 401
+            await forward(kit, LoginLink, issued_at=ahead, expires_at=ahead + timedelta(hours=1))
+            assert (await kit.client().post(link, headers=ORIGIN)).status_code == 410
+            async with kit.app.state.sessions() as db, db.begin():
+                user = await db.scalar(select(User).where(User.name == "ann"))
+                assert user is not None
+                _, token = await identity.issue_api_token(db, user, "ci", "viewer", days=1)
+            by_token = {"authorization": f"Bearer {token}"}
+            assert (await kit.client().get("/api/v1/clusters", headers=by_token)).status_code == 200
+            await forward(kit, ApiToken, created_at=ahead, expires_at=ahead + timedelta(days=1))
+            assert (await kit.client().get("/api/v1/clusters", headers=by_token)).status_code == 401
+            await forward(kit, ApiToken, created_at=utc_now() + timedelta(minutes=2))
+            assert (await kit.client().get("/api/v1/clusters", headers=by_token)).status_code == 200, "another's clock"
+
+    run(work())
+
+
 def test_the_command_line_issues_links_and_tokens_on_a_fresh_database(tmp_path: Path) -> None:
     url = database_url(tmp_path / "deep" / "console.db")
     assert links.issue(url, "ann", "admin").startswith("/login/link/")

@@ -82,12 +82,9 @@ class Identity:
         if user.local:
             return True
         at = user.oidc_confirmed_at
-        return (
-            user.oidc_issuer == self.provider.issuer
-            and at is not None
-            and now < at + life
-            and not written_ahead(at, now)
-        )
+        if at is None or written_ahead(at, now):
+            return False
+        return user.oidc_issuer == self.provider.issuer and now < at + life
 
     async def by_cookie(self, token: str) -> Viewer | None:
         now = utc_now()
@@ -137,6 +134,8 @@ class Identity:
                     return False
                 if self.last_seen("session", session.id, session.seen_at) + self.idle <= now:
                     return False
+                if written_ahead(session.created_at, now):
+                    return False
                 user, grants = session.user, granted(session.user)
                 if must_enrol(user, self.second_factor):
                     return False
@@ -144,7 +143,7 @@ class Identity:
                 token = await db.get(ApiToken, viewer.credential_id)
                 if token is None or token.token_hash != viewer.credential_hash or token.revoked_at is not None:
                     return False
-                if (token.expires_at or now + self.max) <= now:
+                if token.expires_at is not None and (token.expires_at <= now or written_ahead(token.created_at, now)):
                     return False
                 user, grants = token.user, granted(token).within(granted(token.user))
         life = self.max if viewer.via == "session" else timedelta(days=self.provider.tokens_days)

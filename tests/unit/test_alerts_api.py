@@ -150,7 +150,7 @@ def test_a_clock_that_was_ahead_and_came_back_silences_nothing_for_longer_than_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        async with console(tmp_path) as (kit, notifier):
+        async with console(tmp_path) as (_, notifier):
             await notifier.background.stop()
             key, year = Key("demo", "replica_silent:n2"), timedelta(days=365)
             monkeypatch.setattr("app.notify.notifier.utc_now", lambda: utc_now() + year)

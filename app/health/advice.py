@@ -7,30 +7,17 @@ asks), and every section exists (another one asks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """`heals`: in a demo, `demo heal` ends it. `actions`: what the console has a button for."""
-
-    means: str
-    step: str
-    section: str
-    command: str = "{status}"
-    curl: str = "curl -s {url}/api/v1/state"
-    actions: tuple[str, ...] = ()
-    heals: bool = False
-
+from app.health.advice_row import Advice
+from app.health.broker_advice import BROKER_ADVICE
 
 LEADER_STATUS: Final = "{leader_status}"
 CLOSURES: Final = "curl -s {leader_url}/api/v1/closures"
 DISPATCHERS: Final = "curl -s {leader_url}/api/v1/dispatchers"
 MEMBERS: Final = "{members}"
 MEMBERS_CURL: Final = "curl -s {leader_url}/api/v1/members"
-BROKERS: Final = "quorumscope broker list --node {own_url}"
-BROKER_CURL: Final = "curl -s {own_url}/api/v1/broker"
 SCRUB: Final = "quorumscope scrub --node {own_url}"
 RESTART: Final = "quorumscope restart --node {there}"
 RESTART_CURL: Final = "curl -X POST {there}/api/v1/restart -H 'Content-Type: application/json'"
@@ -39,12 +26,6 @@ RESTART_MACHINE_CURL: Final = (
     "curl -X POST {own_url}/api/v1/restart -H 'Content-Type: application/json' -d '{{\"what\":\"state_machine\"}}'"
 )
 SCRUB_CURL: Final = "curl -X POST {own_url}/api/v1/scrub -H 'Content-Type: application/json'"
-
-
-def of_broker(means: str, step: str, command: str = BROKERS) -> Advice:
-    return Advice(means, step, "a-broker-is-not-well", command=command, curl=BROKER_CURL)
-
-
 START: Final = Advice(
     "{node} does not answer where it should: its process is gone, its machine is, or the way there is cut",
     "look at {node}'s output and at engine-refused.json in its data directory, then start it again; later starts need"
@@ -95,16 +76,6 @@ BEHIND: Final = Advice(
     "a-follower-is-behind",
     command=LEADER_STATUS,
     curl=DISPATCHERS,
-)
-
-CONSUMERS_STALLED: Final = Advice(
-    "messages of those groups are stored and wait; nobody takes them, and they expire with the log's retention",
-    "look at the processes of those groups: one that is gone is started, one that hangs is ended; where nobody consumes"
-    " for a group any more, this is as it should be. `quorumscope consumer describe GROUP` shows its queues; this"
-    " lists all groups",
-    "a-broker-is-not-well",
-    command="quorumscope consumer list --node {own_url}",
-    curl="curl -s {own_url}/api/v1/consumer-groups",
 )
 
 ADVICE: Final[dict[str, Advice]] = {
@@ -292,47 +263,7 @@ ADVICE: Final[dict[str, Advice]] = {
         "make room on {where} (see what else lies on that disk); it is well when this ends with 0",
         "alarms",
     ),
-    "alarm_broker_down": Advice(
-        "clients of RocketMQ's get no answer from {node}; its log goes on, and is dispatched when its broker is back",
-        "see {node}'s output for what ended its broker: its supervisor starts it again, unless its port is taken or its"
-        " files are of another log; one that gives no answer in time hangs: end its process `node.broker`; where"
-        " {node} leads, leadership goes to another member by itself; it is well when this ends with 0",
-        "a-broker-is-not-well",
-        command=BROKERS,
-        curl=BROKER_CURL,
-        actions=("transfer",),
-    ),
-    "alarm_broker_dispatch_stopped": of_broker(
-        "a committed entry cannot be read or dispatched at {node}: its consumers see nothing behind it, and as master"
-        " it takes no more messages",
-        "a damaged entry is healed from a peer by itself, a full disk needs room; the reason says which it is",
-    ),
-    "alarm_broker_dispatch_behind": of_broker(
-        "what is committed comes late into {node}'s queues; a master that is more than a second behind takes no more",
-        "look at the load and the disk of {node}'s machine; it is well when this ends with 0",
-    ),
-    "alarm_broker_not_master": of_broker(
-        "{node} leads, and its broker has not become master: no broker of the group takes messages",
-        "see at which step it is (`quorumscope broker describe`); it waits for its dispatch, or for its engine",
-    ),
-    "alarm_broker_not_registered": of_broker(
-        "a name server does not know {node}'s broker, so clients that ask it do not find it",
-        "look whether that name server runs, and is reached from {node}; `[broker] name_servers` says who is one",
-    ),
-    "alarm_broker_schedule_behind": of_broker(
-        "messages with a delay level have come to their time, and {node}'s broker cannot store them into their topics:"
-        " no room, a full disk, or a put that fails again and again",
-        "see what else is wrong with {node} (disk, dispatch, quorum), and its broker's output; it is well when this"
-        " ends with 0",
-    ),
-    **dict.fromkeys(("alarm_broker_consumers_gone", "alarm_broker_consumers_stuck"), CONSUMERS_STALLED),
-    "alarm_broker_transactions_unanswered": of_broker(
-        "half messages wait for a decision that no producer gives; consumers do not see them, and after the last check"
-        " each is given up: it goes to TRANS_CHECK_MAX_TIME_TOPIC, and is never delivered",
-        "start the producers of that group again, or see why their check does not decide; `quorumscope broker describe`"
-        " shows groups, counts and the oldest",
-        command="quorumscope broker describe {node} --node {own_url}",
-    ),
+    **BROKER_ADVICE,
     "term_flapping": Advice(
         "leaders are replaced again and again: they come late, or links between members come and go",
         "look at load and clocks of the members: `quorumscope_tick_gap_max_ms` in the second line",

@@ -42,6 +42,7 @@ ALARM_TEXT: Final = {
     "broker_dispatch_behind": "{node}'s broker is behind with its dispatch",
     "broker_not_master": "{node} leads, and its broker is not master",
     "broker_not_registered": "{node}'s broker is not registered",
+    "broker_message_damaged": "{node}'s broker has messages that are not what was written",
     "broker_schedule_behind": "{node}'s broker is behind with scheduled messages",
     "broker_consumers_gone": "Messages wait, and no consumer of their group is connected",
     "broker_consumers_stuck": "Messages wait, and consumers that are connected take none",

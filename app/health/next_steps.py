@@ -12,7 +12,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from app.health.addresses import own_address
-from app.health.advice import ADVICE, ALARM, SCRUB, Advice
+from app.health.advice import ADVICE, ALARM, SCRUB
+from app.health.advice_row import Advice
 from app.health.confirming import survives, writes_stopped
 from app.health.facts import Finding, spelled_range
 from app.health.group_view import GroupView, MemberView, NextStep

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.health.advice import Advice
+from app.health.advice_row import Advice
 
 NO_WORD: Final = Advice(
     "{node} is asked and says nothing: its process hangs or is gone, its machine is, or the way there is cut",

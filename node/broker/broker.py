@@ -32,6 +32,7 @@ from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context
 from node.broker.role_changes import RoleChangeHandler
 from node.broker.roles import BrokerRole, Step
+from node.broker.rotten_messages import RottenMessages
 from node.broker.schedule import DelayOffsetsInLog, ScheduleService
 from node.broker.snapshots import SnapshotWriter
 from node.client import Lane
@@ -111,6 +112,7 @@ class Broker:
         self.log.on_applied.append(self._applied)
         self.log.on_state.append(self.reads.forget_all)
         self.reads.on_damage = self._found_damaged
+        self._rotten = RottenMessages(self.reads, self.said)
 
     @property
     def is_master(self) -> bool:
@@ -168,6 +170,7 @@ class Broker:
             },
             "role_changes": [one.as_said() for one in roles.timeline],
             "schedule": self.schedule.as_said() if self.is_master else None,
+            "damaged_messages": self._rotten.as_said(),
         }  # fmt: skip
 
     def said(self, kind: str, severity: str, reason: str) -> None:
@@ -271,6 +274,7 @@ class Broker:
             try:
                 await asyncio.to_thread(self.reads.refresh)
                 await self._remove_expired()
+                self._rotten.look_again()
             except (MessageStoreError, OSError) as error:
                 self.said("store_unreadable", "warning", str(error))
 

@@ -127,6 +127,10 @@ def troubles(said: BrokerSaid, *, leads: bool) -> dict[str, str]:
         last = said.role_changes[-1] if said.role_changes else None
         step = f": it is at the step {last.steps[-1].step!r}" if last is not None and last.steps else ""
         found[NOT_MASTER] = f"its engine leads, and no messages are taken{step}"
+    if said.damaged_messages:
+        which = [one.message or f"offset {one.offset:,}" for one in said.damaged_messages]
+        more = f" and {len(which) - 3} more" if len(which) > 3 else ""
+        found["broker_message_damaged"] = f"not what was written, by the CRC of the body: {'; '.join(which[:3])}{more}"
     found |= waiting_troubles(said.schedule, said.transactions)
     silent = [one.address for one in said.name_servers if one.registered_ms is None]
     if silent and said.role is not None:

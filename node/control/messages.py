@@ -101,6 +101,7 @@ async def broker(parts: PartsDep) -> Broker:
             )
             for one in said.role_changes
         ],
+        damaged_messages=list(said.damaged_messages),
     )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def silent(settings: Settings, reason: str) -> Broker:
         address=settings.broker.address, vip=settings.broker.vip, role=None, broker_id=None, term=None, leader_id=None,
         dispatch=None, connections=None, pulls_held=None, counts=None, kept=kept(settings.retention), schedule=None,
         transactions=None, name_servers=[NameServer(address=one, registered_at=None) for one in servers],
-        role_changes=[],
+        role_changes=[], damaged_messages=[],
     )  # fmt: skip
 
 

@@ -4,8 +4,9 @@ Beside the files there are the dispatcher's next offsets (where each queue ends)
 is answered is dispatched, so committed; a message that was removed with its file is passed over, one that cannot be
 read for another reason never is: what lies before it is given, and then nothing.
 
-Invariants: a read takes no longer than the units it looks at; statuses and next offsets are RocketMQ's; an entry that
-was written with a checksum and has another one by now is not given to anybody (SAFETY S6).
+Invariants: a read takes no longer than the units it looks at; statuses and next offsets are RocketMQ's; what is not
+what was written is given to nobody (SAFETY S6): by the checksum of its entry, and by the CRC of the body where there is
+none, as in what Java wrote, in old commit logs and in classic ones.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from node.message_store.record import (
     is_record_magic,
     parse_message_id,
 )
+from node.message_store.record_check import has_sound_body
 from node.protocol.entry import HEAD as ENTRY_HEAD
 from node.protocol.entry import BytesLike, crc32
 from node.protocol.value_class import value_class
@@ -83,6 +85,8 @@ class LiveReads:
         self._lows: dict[tuple[str, int], tuple[int, int]] = {}
         self.begins: Mapping[tuple[str, int], int] = {}  # of queues whose topic was deleted and made again
         self.on_damage: Callable[[int], None] = lambda _index: None  # an entry whose checksum is wrong
+        # Where there is no such checksum: the place, and what is there instead of the record.
+        self.on_rot: Callable[[int, BytesLike], None] = lambda _place, _record: None
 
     def refresh(self) -> None:
         """Looks again which files there are: now and then, for what expires."""
@@ -326,15 +330,21 @@ class _Near:
             self._begin = place - begin
             self._data = memoryview(self._reads._from_file(self._begin, begin + size, end - self._begin))
         record = self._data[begin : begin + size]
-        if not self._head_bytes or len(record) < size or self._is_sound(begin, record):
+        if len(record) < size:
             return record
-        self._reads.on_damage(ENTRY_HEAD.unpack_from(self._data, begin - ENTRY_HEAD.size)[2])
+        if self._is_checked(begin):
+            if CHECKSUMS.unpack_from(self._data, begin - CHECKSUMS.size)[1] == crc32(record):
+                return record
+            self._reads.on_damage(ENTRY_HEAD.unpack_from(self._data, begin - ENTRY_HEAD.size)[2])
+        else:
+            if _is_record(record, size) and has_sound_body(record):
+                return record
+            self._reads.on_rot(place, record)
         return NOTHING
 
-    def _is_sound(self, begin: int, record: memoryview) -> bool:
-        """By the end of its entry's head: Java's entries have no checksums."""
-        chain, crc, _body_bytes = CHECKSUMS.unpack_from(self._data, begin - CHECKSUMS.size)
-        return crc == crc32(record) or not (crc or chain)
+    def _is_checked(self, begin: int) -> bool:
+        """By the end of its entry's head: Java's entries have no checksums, and old commit logs no entries."""
+        return self._head_bytes > 0 and CHECKSUMS.unpack_from(self._data, begin - CHECKSUMS.size)[:2] != (0, 0)
 
 
 def _is_record(data: BytesLike, size_bytes: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from node.views.base import Bounded, Flag, Number, Text, View, Whole
-from node.views.message_answers import Counts, Dispatch, GroupTransactions, Outcome, Role, RoleStep
+from node.views.message_answers import Counts, DamagedMessage, Dispatch, GroupTransactions, Outcome, Role, RoleStep
 
 
 class NameServerSaid(View):
@@ -81,6 +81,7 @@ class BrokerSaid(View):
     schedule: ScheduleSaid | None
     transactions: TransactionsSaid | None
     role_changes: Annotated[tuple[RoleChangeSaid, ...], Bounded]
+    damaged_messages: Annotated[tuple[DamagedMessage, ...], Bounded]
 
 
 class GroupStand(View):

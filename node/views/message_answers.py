@@ -118,6 +118,14 @@ class Counts(BaseModel):
     producers: int
 
 
+class DamagedMessage(BaseModel):
+    """A message that was read and is not what was written: its place in the log, and its topic, queue and offset where
+    they can be read."""
+
+    offset: int
+    message: str | None
+
+
 class Broker(BaseModel):
     """This member's broker. Where it is down, `reason` says why, and what it would say itself is null.
 
@@ -145,6 +153,7 @@ class Broker(BaseModel):
     schedule: Schedule | None
     transactions: Transactions | None
     role_changes: list[RoleChange]
+    damaged_messages: list[DamagedMessage]
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ def undecided(unanswered: int, producers: int) -> Json:
         ({"stopped_by": "no record", "behind_ms": 9000}, True, ["broker_dispatch_stopped"]),
         ({"behind_ms": 1500, "behind_entries": 7}, True, ["broker_dispatch_behind"]), ({"behind_ms": 900}, True, []),
         ({"name_servers": [{"address": "h:1", "registered_ms": None}]}, True, ["broker_not_registered"]),
+        ({"damaged_messages": [{"offset": 8, "message": None}]}, False, ["broker_message_damaged"]),
         ({"name_servers": [{"address": "h:1", "registered_ms": 5}]}, True, []),
         ({"name_servers": [{"address": "h:1", "registered_ms": None}], "role": None}, False, []),
         ({"schedule": waiting(level(1, 900), level(2, 4900))}, True, []), ({"schedule": None}, False, []),

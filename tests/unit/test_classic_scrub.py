@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from node.broker.classic.scrub import DAMAGES_MAX, Damage, LogScrub
 from node.message_store.local_log import LocalCommitLog
@@ -146,5 +149,51 @@ async def test_a_broker_says_what_of_its_log_is_damaged(tmp_path: Path) -> None:
 def test_a_rate_of_zero_reads_nothing(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     scrub = LogScrub(log, 0, 0, lambda *_said: None, lambda: False, slept)
-    asyncio.run(scrub.run())
-    assert scrub.passes == 0
+
+    async def run() -> None:
+        running = asyncio.create_task(scrub.run())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        running.cancel()
+
+    asyncio.run(run())
+    assert scrub.passes == 0 and scrub.place == log.min_offset
+
+
+@pytest.mark.parametrize("bytes_per_s", [0, 1 << 30])
+def test_what_a_read_met_is_damage_until_the_place_is_sound(bytes_per_s: int, tmp_path: Path) -> None:
+    log, notes = log_of(tmp_path), Notes()
+    scrub = LogScrub(log, bytes_per_s, 0, lambda *said: notes.append(said), lambda: False, slept)
+    record = log.last_records(20)[0]
+    before = patch(log, record.offset + 95, b"\xff\x00\xff")
+    scrub.met(record.offset, log.read(record.offset, record.size_bytes))
+    scrub.met(record.offset, log.read(record.offset, record.size_bytes))
+    [found] = scrub.damages
+    assert (found.offset, found.end) == (record.offset, record.offset + record.size_bytes)
+
+    async def run(goes_on: Callable[[], bool]) -> None:
+        running = asyncio.create_task(scrub.run())
+        await until(lambda: scrub.passes > 1 or not bytes_per_s)
+        await until(lambda: not goes_on())
+        running.cancel()
+
+    asyncio.run(run(lambda: False))
+    assert len(scrub.damages) == 1 and len(notes) == 1
+    patch(log, record.offset + 95, before)
+    asyncio.run(run(lambda: bool(scrub.damages)))
+    assert scrub.damages == [] and len(notes) == 1
+
+
+@story
+async def test_a_consumer_of_a_pair_gets_no_body_that_is_not_what_was_sent(tmp_path: Path) -> None:
+    """It got what lay on the disk, until a pass of the background reading, an hour later, said that it was damaged."""
+    async with two(tmp_path, **{"store.scrub_bytes_per_s": "0"}) as (master, _slave), master.client() as client:
+        await client.send(*[b"message %d" % number for number in range(5)])
+        log = master.broker.store.log
+        await until(lambda: log.max_offset == log.flushed_offset)
+        records = log.last_records(3)
+        patch(log, records[0].offset + 92, b"\xff")
+        got = [master.broker.reads.record(one.offset, one.size_bytes) for one in records]
+        assert [one is None for one in got] == [True, False, False], (records, log.max_offset)
+        [problem] = (await master.broker._ha({}))["problems"]
+        assert problem["code"] == "log_damaged"

@@ -138,10 +138,31 @@ def test_what_is_not_what_was_written_any_more_is_given_to_nobody(tmp_path: Path
     assert len(reads.get("TopicTest", 0, 5).records) == 11
 
 
-def test_what_java_wrote_has_no_checksum_and_is_given_as_it_is(tmp_path: Path) -> None:
-    broker = store_of(tmp_path)
-    flip(broker, broker.places[5] + 95)
-    assert reads_of(broker).get("TopicTest", 0, 5).status is PullStatus.FOUND
+@pytest.mark.parametrize("ledger", [True, False], ids=["entries of Java's", "a classic or old commit log"])
+@pytest.mark.parametrize("at", [4, 9, 95], ids=["magic", "CRC", "body"])
+def test_what_java_wrote_has_no_checksum_and_is_judged_by_the_crc_of_the_body(
+    ledger: bool, at: int, tmp_path: Path
+) -> None:
+    """It was given as it is on the disk; a delayed message or a retry was stored again, with a new CRC over it."""
+    broker = Broker(tmp_path, ledger=ledger)
+    for number in range(40):
+        broker.put(body=b"%d" % number * 20)
+    broker.put(body=b"")
+    broker.write()
+    reads, rotten = reads_of(broker), list[int]()
+    reads.on_rot = lambda place, _record: rotten.append(place)
+    assert not [one for one in range(41) if reads.get("TopicTest", 0, one, 1).status is not PullStatus.FOUND]
+    assert not rotten
+    flip(broker, broker.places[5] + at)
+    assert reads.get("TopicTest", 0, 2).next_offset == 5
+    stuck = reads.get("TopicTest", 0, 5)
+    assert (stuck.status, stuck.next_offset, stuck.records) == (PullStatus.OFFSET_FOUND_NULL, 5, ())
+    with pytest.raises(MessageStoreError):
+        reads.message_at(broker.places[5])
+    assert set(rotten) == {broker.places[5]}
+    assert reads.get("TopicTest", 0, 6).status is PullStatus.FOUND
+    flip(broker, broker.places[5] + at)  # its file was put back
+    assert len(reads.get("TopicTest", 0, 5, 4).records) == 4
 
 
 def flip(broker: Broker, at: int) -> None:

@@ -319,6 +319,36 @@ def test_everything_is_read_across_the_border(was_upgraded_by: str, classic: Pat
         assert sorted(java.units()["TopicTest", 0]) == list(range(first_new + 12))
 
 
+def test_rot_in_the_old_part_is_given_to_nobody_and_said_until_the_file_is_put_back(upgraded: Path) -> None:
+    """Its records have the CRC of their bodies only. Nobody looked at it: what lay on the disk went to consumers, and
+    into the log anew, with a new CRC over it."""
+    adopt_broker(upgraded, "g", node_id="n0", dry_run=False)
+
+    async def work(broker: Broker) -> None:
+        place = broker.reads.units("TopicTest", 0, 20, 1)[0][0]
+        at = place % FILE_BYTES + 150
+        path = upgraded / "commitlog" / f"{place - place % FILE_BYTES:020}"
+        flip(path, at)
+        assert broker.reads.get("TopicTest", 0, 18).next_offset == 20
+        assert broker.reads.get("TopicTest", 0, 20).status is PullStatus.OFFSET_FOUND_NULL
+        broker._rotten.look_again()
+        assert broker.state()["damaged_messages"] == [{"offset": place, "message": "TopicTest, queue 0, offset 20"}]
+        flip(path, at)
+        broker._rotten.look_again()
+        assert broker.state()["damaged_messages"] == []
+        assert broker.reads.get("TopicTest", 0, 20).status is PullStatus.FOUND
+
+    with_broker(upgraded, work)
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
 # --- recovery: what RocketMQ lost on such directories -----------------------------------------------------------------
 def lose(root: Path, *names: str) -> None:
     for name in names:

@@ -154,6 +154,7 @@ class ClassicBroker:
         self._scrub = LogScrub(
             self.store.log, store.scrub_bytes_per_s, store.scrub_pause_s, note, lambda: self.store.is_cutting
         )  # fmt: skip
+        self.reads.on_rot = self._scrub.met
         self._background = Background(lambda name, error: note("task_failed", "error", f"{name}: {reason_of(error)}"))
         self.pair.on_role.append(self._role_is_new)
         self.store.on_rebuilt += [self.reads.forget_all, self._was_cut]
@@ -304,7 +305,7 @@ class ClassicBroker:
                 "behind_entries": store.confirm_offset - store.end_position, "behind_ms": 0, "still_ms": 0,
                 "stopped_by": store.stuck_by or store.log.broken_by or None, "end_offset": store.end_position,
             },
-            "role_changes": [],
+            "role_changes": [], "damaged_messages": [],
             "schedule": self.schedule.as_said() if self.schedule is not None and self.is_master else None,
         }  # fmt: skip
 

@@ -21,6 +21,7 @@ from node.message_store.local_log import LocalCommitLog
 from node.message_store.local_records import Stop, walk
 from node.message_store.local_recovery import MAGIC_BEGINS
 from node.message_store.record import RECORD_BYTES_MIN
+from node.protocol.entry import BytesLike
 from node.protocol.value_class import value_class
 
 STEP_BYTES: Final = 1 << 20
@@ -75,11 +76,22 @@ class LogScrub:
     def problems(self) -> list[dict[str, str]]:
         return [{"code": "log_damaged", "about": str(one.offset), "text": one.text} for one in self.damages]
 
+    def met(self, place: int, record: BytesLike) -> None:
+        """A read for a consumer met it before a pass did: it is damage until a pass comes there."""
+        known = {one.offset for one in self.damages}
+        if place not in known and not self._is_cutting():
+            self._add(Damage(place, place + len(record), "it is no record whose body has its CRC"), known)
+
     async def run(self) -> None:
-        """For ever."""
-        while self._bytes_per_s:
-            await self.look()
+        """For ever. Without passes, what reads met is looked at again."""
+        while True:
+            await (self.look() if self._bytes_per_s else self._look_again())
             await self._sleep(self._pause_s)
+
+    async def _look_again(self) -> None:
+        for one in self.damages:
+            if not (await asyncio.to_thread(self._step, one.offset, self._log.max_offset))[1]:
+                self._found.remove(one)
 
     async def look(self) -> None:
         """One pass, to where the log is flushed when it ends. Raises OSError where a file cannot be read at all."""
@@ -98,17 +110,19 @@ class LogScrub:
             if cuts != self._log.cuts or self._is_cutting():
                 self.place = min(self.place, self._log.max_offset)
                 continue
-            if damage is not None and damage.offset >= self._log.min_offset:
-                self._add(damage)
-            read_bytes, self.place = ahead - self.place, ahead
+            known = {one.offset for one in self.damages}
             self._before = [one for one in self._before if one.offset >= ahead]
+            self._found = [one for one in self._found if not self.place <= one.offset < ahead]
+            if damage is not None and damage.offset >= self._log.min_offset:
+                self._add(damage, known)
+            read_bytes, self.place = ahead - self.place, ahead
             await self._sleep(max(0.0, read_bytes / self._bytes_per_s - (self._now_s() - began_s)))
         self.passes += 1
         self._ended_s, self._before = self._now_s(), []
 
-    def _add(self, damage: Damage) -> None:
+    def _add(self, damage: Damage, known: set[int]) -> None:
         if len(self._found) < DAMAGES_MAX:
-            if damage.offset not in {one.offset for one in self._before}:
+            if damage.offset not in known:
                 self._note("ha_log_damaged", "error", damage.text)
             self._found.append(damage)
 

@@ -31,7 +31,7 @@ from node.private_files import keep_files_private
 from node.rereading import HangUp
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
-from node.supervised import START_AGAIN, supervise_children
+from node.supervised import BROKER_AGAIN, START_AGAIN, supervise_children
 from node.supervisor_log import OURS, note
 
 EXIT_REFUSED: Final = 3  # an operator must settle it: lock held, wrong node, lost hard state, corruption
@@ -183,14 +183,20 @@ def is_classic(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
         return False
 
 
-async def keep_beside(module: str, name: str, arguments: Sequence[str], stopping: asyncio.Event) -> None:
-    """Runs a process beside the engine until the stop; whatever ends it, it comes back with back-off."""
+async def keep_beside(
+    module: str, name: str, arguments: Sequence[str], stopping: asyncio.Event, again: asyncio.Event
+) -> None:
+    """Runs a process beside the engine until the stop; whatever ends it, it comes back with back-off. While `again` is
+    set it is ended, and started again at once."""
     wait_s = 0.0
     while not stopping.is_set():
+        again.clear()
         child = await start(module, arguments)
-        code = await _ended(child, stopping)
+        code = await _ended(child, stopping, again)
         if code is None:
-            return
+            if not stopping.is_set():
+                note(f"{module.rpartition('.')[2]}_ended", "warning", reason=f"{name} hung, and was ended")
+            continue
         if code in NOT_RESTARTED:
             if code:
                 reason = f"{name} ended with {code} and stays down"
@@ -281,18 +287,22 @@ async def supervise(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_all, number.name)
     loop.add_signal_handler(START_AGAIN, again.set)
+    another_broker = asyncio.Event()
+    loop.add_signal_handler(BROKER_AGAIN, another_broker.set)
     supervise_children()
     HangUp(pass_on_hang_up, lambda: stop_all(signal.SIGHUP.name)).listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
     clear_reason(data)
+    unasked = asyncio.Event()  # nobody asks for another control plane
     background = Background(lambda name, error: note("task_failed", "error", task=name, reason=reason_of(error)))
     control = background.keep(
-        "the control plane", lambda: keep_beside("node.control", "the control plane", passed_on, stopping)
+        "the control plane",
+        lambda: keep_beside("node.control", "the control plane", passed_on, stopping, unasked),
     )
     module = BROKER if is_classic(passed_on, os.environ) else ENGINE
     if module == ENGINE and may_have_broker(passed_on, os.environ):
-        background.keep("the broker", lambda: keep_beside(BROKER, "the broker", passed_on, stopping))
+        background.keep("the broker", lambda: keep_beside(BROKER, "the broker", passed_on, stopping, another_broker))
     code = await keep_engine(passed_on, stopping, again, data, restart=not exit_with_engine, module=module)
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
     # that one ended for good too (the same command started twice), nothing is left to stay up for.

@@ -1,4 +1,4 @@
-"""Between a node's supervisor and the processes below it: one asks for the engine to be ended and started again.
+"""Between a node's supervisor and the processes below it: one asks for another to be ended and started again.
 
 Asking is a signal to the parent. Invariant: only to a parent that said that it is this process's supervisor: any other
 (a part of a node that somebody started alone) would die of it.
@@ -10,7 +10,8 @@ import os
 import signal
 from typing import Final
 
-START_AGAIN: Final = signal.SIGUSR1
+START_AGAIN: Final = signal.SIGUSR1  # the engine
+BROKER_AGAIN: Final = signal.SIGUSR2
 _SUPERVISOR_PID: Final = "NODE_SUPERVISOR_PID"  # QUORUMSCOPE_… are settings
 
 
@@ -25,7 +26,16 @@ def is_supervised() -> bool:
 
 def ask_for_another_engine() -> bool:
     """False: there is no supervisor, and nothing was asked."""
+    return _asked(START_AGAIN)
+
+
+def ask_for_another_broker() -> bool:
+    """The same."""
+    return _asked(BROKER_AGAIN)
+
+
+def _asked(number: signal.Signals) -> bool:
     if not is_supervised():
         return False
-    os.kill(os.getppid(), START_AGAIN)
+    os.kill(os.getppid(), number)
     return True

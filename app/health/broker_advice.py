@@ -27,7 +27,7 @@ BROKER_ADVICE: Final[dict[str, Advice]] = {
     "alarm_broker_down": Advice(
         "clients of RocketMQ's get no answer from {node}; its log goes on, and is dispatched when its broker is back",
         "see {node}'s output for what ended its broker: its supervisor starts it again, unless its port is taken or its"
-        " files are of another log; one that gives no answer in time hangs: end its process `node.broker`; where"
+        " files are of another log; one that hangs at a member that does not lead: end its process `node.broker`; where"
         " {node} leads, leadership goes to another member by itself; it is well when this ends with 0",
         "a-broker-is-not-well",
         command=BROKERS,

@@ -41,6 +41,7 @@ class BrokerLink:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._link: Link | None = None
         self._silent = False  # as the last question showed; `BrokerAlarms` asks one each second
+        self.hangs = False  # the same: it took the question, and gave no answer
 
     async def command(
         self, code: int, fields: dict[str, str] | None, body: bytes = b"", within_s: float = WITHIN_S
@@ -57,9 +58,9 @@ class BrokerLink:
         try:
             answer = await self.command(INTROSPECT, {}, json.dumps(question).encode(), limit_s)
         except Unavailable as error:
-            self._silent = True
+            self._silent, self.hangs = True, error.sent
             raise broker_away(error) from error
-        self._silent = False
+        self._silent = self.hangs = False
         if answer.code != Answer.SUCCESS:
             raise refusal(answer.code, answer.remark or "")
         return answer

@@ -29,10 +29,15 @@ class Nodes(BrokerGroup):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.module = "node"
+        self.more: tuple[str, ...] = ()
         self.control = dict(zip(self.peers, free_ports(len(self.peers)), strict=True))
 
     def arguments(self, node_id: str, *more: str) -> list[str]:
-        return super().arguments(node_id, "--control", f"127.0.0.1:{self.control[node_id]}", *more)
+        return super().arguments(node_id, "--control", f"127.0.0.1:{self.control[node_id]}", *self.more, *more)
+
+    def preferring(self, node_id: str) -> Nodes:
+        self.more = ("--set", f"node.preferred_leaders={node_id}")
+        return self
 
     def start(self, *node_ids: str) -> None:
         self.processes |= {one: self.spawn(self.arguments(one)) for one in node_ids}
@@ -81,5 +86,23 @@ def test_leadership_leaves_a_member_whose_broker_hangs(tmp_path: Path) -> None:
             os.kill(broker_pid, signal.SIGCONT)
         nodes.until({first}, "SLAVE")
         nodes.until(everybody - {first}, "MASTER")
+    finally:
+        nodes.close()
+
+
+def test_a_preferred_leaders_broker_that_hangs_is_started_again(tmp_path: Path) -> None:
+    """Leadership came back within two seconds, and stayed ever longer at a member whose broker took no messages."""
+    nodes = Nodes(tmp_path).preferring("n1")
+    everybody: Any = set(nodes.peers)
+    try:
+        nodes.start_all()
+        nodes.until({"n1"}, "MASTER")
+        hung = broker_of(nodes.processes["n1"].pid)
+        assert hung is not None
+        os.kill(hung, signal.SIGSTOP)
+        nodes.until(everybody - {"n1"}, "MASTER")
+        nodes.until({"n1"}, "MASTER")
+        assert broker_of(nodes.processes["n1"].pid) not in (None, hung)
+        assert asyncio.run(nodes.send("n1")) == Answer.SUCCESS
     finally:
         nodes.close()

@@ -33,10 +33,14 @@ class Node:
         self.state = StateView(engine="ok", self_id=self_id, role="LEADER", term=7, peers=peers)
         timing = SimpleNamespace(leadership_transfer_wait_timeout_ms=500)
         parts: Any = SimpleNamespace(
-            link=self, snapshots=SimpleNamespace(get=self.get), settings=SimpleNamespace(timing=timing)
-        )
-        broker: Any = SimpleNamespace(broker=self.broker)
-        self.hand_over = BrokerHandOver(parts, broker)
+            link=self, snapshots=SimpleNamespace(get=self.get),
+            settings=SimpleNamespace(timing=timing, node=self),
+        )  # fmt: skip
+        self.preferred_leaders: tuple[str, ...] = ()
+        self.hangs = True  # its broker, rather than being gone
+        self.ended = 0  # how often it was
+        self.hand_over = BrokerHandOver(parts, self)  # type: ignore[arg-type]
+        monkeypatch.setattr(broker_hand_over, "ask_for_another_broker", self.another_broker)
         monkeypatch.setattr(broker_hand_over, "time", SimpleNamespace(monotonic=lambda: self.now_s))
 
     async def get(self, _view: object) -> StateView:
@@ -49,6 +53,10 @@ class Node:
         if self.role is None:
             raise Problem(503, "The broker does not answer", "no answer in time")
         return SimpleNamespace(role=self.role)
+
+    def another_broker(self) -> bool:
+        self.ended += 1
+        return True
 
     async def json(self, _code: object, fields: Json, _timeout_s: float) -> Json:
         self.asked.append(fields)
@@ -86,6 +94,26 @@ def test_each_voter_has_its_turn_and_ever_more_rarely(monkeypatch: pytest.Monkey
     assert tries[-1] - tries[-2] == AGAIN_S_MAX
     asyncio.run(node.hand_over.look(None, is_master=True))
     assert node.silent_for(10) == [5, 10], "it had answered"
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_preferred_member_keeps_leadership_no_longer_each_time_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """The others prefer it, so it came back within seconds, and stayed for 10 s, 20 s and in the end for 5 minutes, in
+    which no broker took messages."""
+    node = Node(monkeypatch)
+    node.preferred_leaders, node.hangs = ("n1",), hangs
+    assert node.silent_for(9) == [5, 6, 7, 8, 9]
+    assert node.ended == (1 if hangs else 0), "once: one that starts may be long at it"
+
+
+def test_a_broker_that_hangs_is_ended_only_once_leadership_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(monkeypatch)
+    assert node.silent_for(9) == [5] and node.ended == 0, "somebody may look at it with a debugger"
+    asyncio.run(node.hand_over.look(None, is_master=False))
+    assert node.silent_for(10) == [10] and node.ended == 0, "it had answered meanwhile"
+    assert node.silent_for(80) == [20, 40, 80] and node.ended == 1
 
 
 def test_brokers_that_are_all_slow_to_become_master_get_ever_more_time(monkeypatch: pytest.MonkeyPatch) -> None:

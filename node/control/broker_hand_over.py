@@ -23,6 +23,7 @@ from typing import Final
 from node.control.broker_link import BrokerLink, is_busy
 from node.control.common import Parts
 from node.control.leadership import carry_out
+from node.control.operations import end_of
 from node.control.problems import Problem
 from node.supervised import ask_for_another_broker
 from node.views.state import StateView
@@ -61,7 +62,7 @@ class BrokerHandOver:
             self._was_ended = True
             log.error("leadership came back, and this member's broker still gives no answer: it is started again")
         to, self._turn = others[self._turn % len(others)], self._turn + 1
-        ended = await carry_out(self._parts, Transfer(to=to, if_term=state.term))
+        ended = await end_of(carry_out(self._parts, Transfer(to=to, if_term=state.term)))
         idle_s = time.monotonic() - idle_since_s
         why = "done" if ended["state"] == "done" else ended["problem"]["detail"]
         log.error(

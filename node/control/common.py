@@ -130,6 +130,17 @@ def not_leader(state: StateView, **extra: Any) -> Problem:
     return Problem(421, "Not the leader", f"{state.leader_id} leads; send this to it.", code=code, **where, **extra)
 
 
+async def state_to_act_on(parts: Parts, if_term: int | None) -> StateView:
+    """For a call that changes something. Raises Problem: the engine does not answer, or is in another term than the
+    caller looked at."""
+    state = await parts.snapshots.get(StateView)
+    if state.engine != "ok":
+        raise engine_away(state)
+    if if_term is not None and if_term != state.term:
+        raise term_moved(if_term, state)
+    return state
+
+
 def engine_away(state: StateView) -> Problem:
     """503: what was asked needs the engine."""
     text = f"The engine is {state.engine}: {state.engine_reason}"

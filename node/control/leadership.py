@@ -6,9 +6,8 @@ from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Header, Path, Response
 
-from node.control.common import Cursor, Json, Limit, Parts, PartsDep, engine_away, not_leader, term_moved
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
-from node.control.operations import RUNNING, located, unknown
+from node.control.common import Cursor, Json, Limit, Parts, PartsDep, not_leader, state_to_act_on
+from node.control.operations import RUNNING, located
 from node.control.problems import Problem
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
@@ -30,7 +29,7 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
     known = parts.operations.earlier("leadership_transfer", key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await parts.snapshots.get(StateView)
+    state = await state_to_act_on(parts, body.if_term)
     check(body, state)
     if body.dry_run:
         response.status_code = 200
@@ -42,10 +41,6 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
 
 def check(body: Transfer, state: StateView) -> None:
     """Refuses before anything is asked of the engine. Raises Problem."""
-    if state.engine != "ok":
-        raise engine_away(state)
-    if body.if_term is not None and body.if_term != state.term:
-        raise term_moved(body.if_term, state)
     if state.role != "LEADER":
         raise not_leader(state)
     ids = [one.id for one in state.peers or ()]
@@ -62,12 +57,7 @@ async def carry_out(parts: Parts, body: Transfer) -> Json:
     fields: Json = {"transfereeId": body.to or "", "deadlineMs": deadline_ms}
     if body.if_term is not None:
         fields["ifTerm"] = body.if_term
-    try:
-        answer = await parts.link.json(RequestCode.LEADERSHIP_TRANSFER, fields, deadline_ms / 1000 + GRACE_S)
-    except EngineAway as error:
-        return {"state": "failed", "problem": {"title": "The engine is down", "detail": str(error)}}
-    except (EngineSilent, EngineRefused) as error:
-        return unknown(str(error))
+    answer = await parts.link.json(RequestCode.LEADERSHIP_TRANSFER, fields, deadline_ms / 1000 + GRACE_S)
     code = answer.get("code")
     if code == ResponseCode.SUCCESS:
         outcome = {"leader_id": answer.get("leaderId"), "term": answer.get("term"), "detail": answer.get("detail")}

@@ -18,10 +18,9 @@ from node.control.common import (
     Limit,
     Parts,
     PartsDep,
-    engine_away,
     not_leader,
     page_answer,
-    term_moved,
+    state_to_act_on,
 )
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key, name_of
@@ -30,7 +29,6 @@ from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.member_requests import Change, Moved, NewMember
 from node.views.members import MembersView
-from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["members"])
 ASK_S = 30.0  # a quorum's disks; without a quorum the leader steps down, and says so
@@ -81,11 +79,7 @@ async def start(parts: Parts, response: Response, body: Change, key: str | None,
     known = parts.operations.earlier("members", key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await parts.snapshots.get(StateView)
-    if state.engine != "ok":
-        raise engine_away(state)
-    if body.if_term is not None and body.if_term != state.term:
-        raise term_moved(body.if_term, state)
+    state = await state_to_act_on(parts, body.if_term)
     if state.role != "LEADER":
         raise not_leader(state)
     if body.if_term is not None:
@@ -132,12 +126,7 @@ def in_words(fields: Json) -> str:
 
 
 async def carry_out(parts: Parts, fields: Json) -> Json:
-    try:
-        said = await parts.link.json(RequestCode.OPERATOR_ACTION, {"what": "members", **fields}, ASK_S)
-    except EngineAway as error:
-        return {"state": "failed", "problem": {"title": "The engine is down", "detail": str(error)}}
-    except (EngineSilent, EngineRefused) as error:
-        return unknown(str(error))
+    said = await parts.link.json(RequestCode.OPERATOR_ACTION, {"what": "members", **fields}, ASK_S)
     parts.snapshots.outdate()
     code = said.get("code")
     if code == ResponseCode.SUCCESS:

@@ -17,6 +17,7 @@ from typing import Any
 from starlette.responses import Response
 
 from node.background import Background
+from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.problems import Problem
 
 Json = dict[str, Any]
@@ -55,7 +56,7 @@ class Operations:
     def start(
         self, kind: str, key: str | None, asked: Json, progress: str, work: Callable[[], Awaitable[Json]]
     ) -> Json:
-        """`work` returns the end: {state, outcome} or {state, problem}."""
+        """`work` returns the end, {state, outcome} or {state, problem}; see `end_of`."""
         if (known := self.earlier(kind, key, asked)) is not None:
             return known
         operation: Json = {
@@ -82,7 +83,7 @@ class Operations:
 
     async def run(self, operation: Json, work: Callable[[], Awaitable[Json]], row: int | None = None) -> None:
         try:
-            operation |= await work()
+            operation |= await end_of(work())
         except asyncio.CancelledError:
             operation |= unknown("the control plane stopped")
             raise
@@ -103,6 +104,20 @@ class Operations:
 
 def call_of(kind: str, asked: Json) -> str:
     return json.dumps([kind, asked], sort_keys=True)
+
+
+async def end_of(work: Awaitable[Json]) -> Json:
+    """What asking the engine came to: its own answer, failed where nothing was sent to it, or unknown."""
+    try:
+        return await work
+    except EngineAway as error:
+        return {"state": "failed", "problem": {"title": "The engine is down", "detail": str(error)}}
+    except EngineSilent as error:
+        if error.sent:
+            return unknown(str(error))
+        return {"state": "failed", "problem": {"title": "The engine does not answer", "detail": str(error)}}
+    except EngineRefused as error:
+        return unknown(str(error))
 
 
 def unknown(why: str) -> Json:

@@ -14,8 +14,8 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, state_to_act_on
+from node.control.engine_link import EngineRefused
 from node.control.leadership import STARTED, Key
 from node.control.operations import located, unknown
 from node.protocol.codes import RequestCode, ResponseCode
@@ -63,26 +63,15 @@ async def start(
     known = parts.operations.earlier(kind, key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await parts.snapshots.get(StateView)
-    if state.engine != "ok":
-        raise engine_away(state)
-    if body.if_term is not None and body.if_term != state.term:
-        raise term_moved(body.if_term, state)
+    state = await state_to_act_on(parts, body.if_term)
     if body.dry_run:
         response.status_code = 200
         faults = None if state.faults is None else [one.to_json() for one in state.faults]
         return {"dry_run": True, "would": would, "faults": faults}
     begun: Json = {}
-
-    async def carry_out() -> Json:
-        try:
-            return await work(parts, begun["operation"])
-        except EngineAway as error:
-            return {"state": "failed", "problem": {"title": "The engine is down", "detail": str(error)}}
-        except (EngineSilent, EngineRefused) as error:
-            return unknown(str(error))
-
-    begun["operation"] = operation = parts.operations.start(kind, key, asked, state.self_id, carry_out)
+    begun["operation"] = operation = parts.operations.start(
+        kind, key, asked, state.self_id, lambda: work(parts, begun["operation"])
+    )
     return located(response, operation)
 
 

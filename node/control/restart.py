@@ -17,7 +17,7 @@ from fastapi import APIRouter, Response
 from node.control.common import Json, Parts, PartsDep, engine_away
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import located, unknown
+from node.control.operations import located
 from node.control.problems import Problem
 from node.control.repair import ASK_S, LOOK_S, ask
 from node.supervised import ask_for_another_engine, is_supervised
@@ -104,12 +104,7 @@ async def another_engine(parts: Parts, before: str | None) -> Json:
 
 async def another_machine(parts: Parts) -> Json:
     """Until it applies again, all that was committed when it was ended."""
-    try:
-        answer = await ask(parts, "restart_machine")
-    except EngineAway as error:
-        return failed(f"The engine is down: {error}")
-    except (EngineSilent, EngineRefused) as error:
-        return unknown(str(error))
+    answer = await ask(parts, "restart_machine")
     began_s, wanted, why = time.monotonic(), int(answer["committedIndex"]), "it goes on by itself"
     while time.monotonic() < began_s + FOLLOWED_S:
         await asyncio.sleep(LOOK_S)

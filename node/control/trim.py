@@ -11,10 +11,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, term_moved
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, state_to_act_on
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import located, unknown
+from node.control.operations import located
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
@@ -56,26 +56,15 @@ async def trim(parts: PartsDep, response: Response, body: Trim, key: Key = None)
     known = parts.operations.earlier("trim", key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await parts.snapshots.get(StateView)
-    if state.engine != "ok":
-        raise engine_away(state)
-    if body.if_term is not None and body.if_term != state.term:
-        raise term_moved(body.if_term, state)
+    state = await state_to_act_on(parts, body.if_term)
     if body.dry_run:
         response.status_code = 200
         return await would(parts, body)
     begun: Json = {}
-
-    async def carry_out() -> Json:
-        try:
-            return await go_on(parts, body, begun["operation"])
-        except EngineAway as error:
-            return {"state": "failed", "problem": {"title": "The engine is down", "detail": str(error)}}
-        except (EngineSilent, EngineRefused) as error:
-            return unknown(str(error))
-
     begin = state.marks.begin_index
-    begun["operation"] = operation = parts.operations.start("trim", key, asked, f"from entry {begin}", carry_out)
+    begun["operation"] = operation = parts.operations.start(
+        "trim", key, asked, f"from entry {begin}", lambda: go_on(parts, body, begun["operation"])
+    )
     return located(response, operation)
 
 

@@ -15,6 +15,7 @@ from node.control.operations import RUNNING, Operations
 from node.control.trail import REFUSED_MAX, REFUSED_WITHIN_S, Refusals
 from node.views.state import ApplierView, FaultView, LogView, RepairView, StateView
 from node.views.transfer import Transfer
+from tests.unit.engine_kit import until
 
 Json = dict[str, Any]
 CHANGE: Json = {"kind": "remove", "memberId": "n2"}
@@ -78,17 +79,26 @@ def test_an_operation_that_runs_when_the_control_plane_stops_is_unknown() -> Non
     ("error", "ends"),
     [
         (EngineAway("refused"), "failed"),  # it was asked nothing
+        (EngineSilent("no answer to the greeting", sent=False), "failed"),
         (EngineSilent("no answer in time"), "unknown"),
         (EngineRefused("remoting code 1"), "unknown"),
     ],
 )
 def test_only_what_was_not_asked_has_failed(error: Exception, ends: str) -> None:
-    moved = asyncio.run(leadership.carry_out(parts_of(Link(error)), Transfer()))
-    assert moved["state"] == ends
-    changed = asyncio.run(members.carry_out(parts_of(Link(error)), CHANGE))
-    assert changed["state"] == ends
-    ended = asyncio.run(restart.another_machine(parts_of(Link(error))))
-    assert ended["state"] == ends
+    async def work() -> None:
+        operations = Operations()
+        works = (
+            lambda: leadership.carry_out(parts_of(Link(error)), Transfer()),
+            lambda: members.carry_out(parts_of(Link(error)), CHANGE),
+            lambda: restart.another_machine(parts_of(Link(error))),
+            lambda: repair.follow(parts_of(Link(error)), {}),
+        )
+        begun = [operations.start("any", None, {}, "", one) for one in works]
+        await until(lambda: all(one["state"] != RUNNING for one in begun))
+        assert {one["state"] for one in begun} == {ends}
+        await operations.close()
+
+    asyncio.run(work())
 
 
 # --- transfers and members --------------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class NodeTable(Table):
     of one's own (docs/state-machines.md). Chosen when the group is born, the same on all members; its log then takes
     commands only. Empty: a log alone."""
     snapshot_entries: Annotated[int, Field(ge=1)] = 100_000
-    """So many entries after its last snapshot a state machine saves the next one; after 1 GiB of them in any case."""
+    """Behind each so many-th entry of the log a state machine saves a snapshot; after 1 GiB of them in any case."""
     snapshots_kept: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many snapshots stay."""
     lease_reads: bool = False

@@ -77,6 +77,14 @@ def read_run(kind: GroupKind, first_index: int, last_index: int, records: BytesL
     return Run(first_index, count, time_ms, records, begin, stride, stride - begin)
 
 
+def first_records(records: BytesLike, count: int) -> BytesLike:
+    """The first so many of a batch that holds more. Raises struct.error."""
+    at = 0
+    for _ in range(count):
+        at += _SIZE.unpack_from(records, at + _SIZE_AT)[0]
+    return records[:at]
+
+
 def _are_sound(rows: npt.NDArray[Any], first_index: int, last_index: int, head_bytes: int) -> bool:
     """Whether the heads are those of these entries, as far as a state machine's process looks at them."""
     lengths = rows["body_len"] - head_bytes

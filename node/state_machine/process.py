@@ -25,6 +25,7 @@ from node.protocol.entry import BytesLike
 from node.protocol.group_kind import GroupKind
 from node.snapshots import directory as snapshots
 from node.state_machine import frames
+from node.state_machine.batches import first_records
 from node.state_machine.caller import Answer, Caller
 from node.state_machine.frames import (
     AnswerFrame,
@@ -57,7 +58,8 @@ MS: Final = 1_000_000
 
 @dataclass(slots=True, frozen=True)
 class Options:
-    """`directory`: the store's. `save_every`: entries between two snapshots; `kept`: how many of them stay."""
+    """`directory`: the store's. `save_every`: a snapshot is saved behind each so many-th entry of the log; `kept`: how
+    many of them stay."""
 
     choice: str
     directory: Path
@@ -165,12 +167,22 @@ class Process:
     def _batch(self, one: BatchFrame) -> None:
         if self._stood or one.life != self._life:
             return  # ordered before it stood where it stands now
+        one = self._up_to_a_save(one)
         report = self._caller.apply(one.first_index, one.last_index, one.records)
         self._unsaved_bytes += len(one.records)
         results = report.results if one.results_wanted else []
         wake = self._caller.wake_at_ms()
         self._out += frames.applied(AppliedFrame(one.life, report.upto_index, wake, report.error, results))
         self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)
+
+    def _up_to_a_save(self, one: BatchFrame) -> BatchFrame:
+        """Ends where a save is due, so that all members save behind the same entries, however these came to each: only
+        such states can be compared. The engine hands over again what is left."""
+        last_index = (one.last_index + 1) // self._options.save_every * self._options.save_every - 1
+        if not one.first_index <= last_index < one.last_index or not self._may_save():
+            return one
+        records = first_records(one.records, last_index - one.first_index + 1)
+        return one._replace(last_index=last_index, records=records)
 
     def _answered(self, number: int, answers: list[Answer]) -> None:
         self._out += frames.answer(AnswerFrame(number, PackedAnswers.of(answers)))
@@ -237,12 +249,15 @@ class Process:
         else:
             saving.step(time.monotonic_ns())
 
+    def _may_save(self) -> bool:
+        """Whether it would begin one by itself now."""
+        return self._saving is None and time.monotonic_ns() >= self._rest_until_ns
+
     def _save_if_due(self) -> None:
-        caller = self._caller
+        caller, every = self._caller, self._options.save_every
         behind = caller.at - self._saved_index
-        soon = self._again_ns > 0 or self._unsaved_bytes >= SAVE_BYTES
-        due = behind >= self._options.save_every or (behind > 0 and soon)
-        due = due and time.monotonic_ns() >= self._rest_until_ns and not caller.stopped_by
+        due = (caller.at + 1) % every == 0 or self._unsaved_bytes >= SAVE_BYTES
+        due = behind > 0 and (due or self._again_ns > 0) and self._may_save() and not caller.stopped_by
         if self._saving is not None or not (due or self._save_asked):
             return
         self._save_asked, self._unsaved_bytes = False, 0

@@ -263,3 +263,17 @@ def test_a_state_that_cannot_be_saved_is_said_until_one_is(tmp_path: Path, monke
         assert index >= 0 and (error, said[-1]) == ("", None)
 
     run(tmp_path, work)
+
+
+def test_a_batch_ends_where_a_save_is_due_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    """All members save behind the same entries, however these came to each of them."""
+
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        bodies = [b"%d" % number for number in range(25)]
+        answered = await client.command(*bodies)
+        assert list(answered.results) == [b"%d:%d" % (number, number + 1) for number in range(25)]
+        await until(lambda: snapshots.newest_index(tmp_path) >= 0)
+        assert snapshots.newest_index(tmp_path) % 10 == 9
+        assert await all_of(client) == b" ".join(bodies)
+
+    run(tmp_path, work, save_every=10)

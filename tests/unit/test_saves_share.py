@@ -181,5 +181,30 @@ def test_a_save_that_failed_is_tried_again_by_and_by_although_little_is_applied(
         assert save_if_due()
 
 
+def test_members_save_behind_the_same_entries_however_these_came_to_them(tmp_path: Path) -> None:
+    """Only such states can be compared. What is left of a batch behind a save is handed over again."""
+    log = MemoryStore(kind=KIND.name)
+    bodies = [body_of(Type.COMMAND, 1, encode_put(b"%d" % number, b"v" * (number % 7))) for number in range(100)]
+    data = [bytes(log.append_as_leader([one], 1)[0].data) for one in bodies]
+    states = []
+    for name, batch in (("n0", 1), ("n1", 17), ("n2", 21)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            directory = tmp_path / name
+            directory.mkdir()
+            process = Process(theirs, KeyValue(), KIND, Options("kv", directory, 20, 9))
+            while (first := process._caller.at + 1) < len(data):
+                last = min(first + batch, len(data)) - 1
+                records = b"".join(data[first : last + 1])
+                process._batch(frames.read_batch(frame_of(BatchFrame(0, first, last, True, records))))
+                process._save_if_due()
+                while process._saving is not None:
+                    process._save_goes_on(process._saving, select.select([process._saving], [], [], 0.01)[0])
+                process._rest_until_ns = 0
+            states.append([(one.meta.index, one.meta.data_crc) for one in snapshots.snapshots_in(directory)])
+    assert [index for index, _ in states[0]] == [99, 79, 59, 39, 19]
+    assert states[0] == states[1] == states[2]
+
+
 def frame_of(one: BatchFrame) -> memoryview:
     return memoryview(b"".join(frames.batch(one)))[5:]  # behind its length and kind

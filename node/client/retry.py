@@ -14,8 +14,19 @@ BACK_OFF_S_MIN: Final = 0.005
 BACK_OFF_S_MAX: Final = 0.1
 # A pause that doubles would end, on average, half as late again as what it waits for: an election, a transfer.
 BACK_OFF_GROWTH: Final = 1.5
-# Hints up to this one are kept to; of a longer one half, so that all who wait ask a few times as much as there is room.
-HINT_KEPT_S: Final = 1.0
+HINT_KEPT_S: Final = 2.0
+HINT_SHARE: Final = (
+    8  # of a very long one: however many wait, what they send in vain is some times what there is room for
+)
+
+
+def sleeps_s(hint_s: float) -> float:
+    """For how long a client that was given a time when there will be room sleeps before it asks again.
+
+    A long time is an estimate, reckoned from what the links carried just before. After a standstill of the machine it
+    is several times too long, and the links would lie idle while all sleep. Who asks again keeps its place.
+    """
+    return min(hint_s, max(HINT_KEPT_S, hint_s / HINT_SHARE))
 
 
 class Retry:
@@ -45,10 +56,8 @@ class Retry:
         """Waits before the next try. Raises Unreachable, or the last refusal, when there is no time for one.
 
         A client that was given a time when there will be room comes then, and not before: until then it is others'
-        turn. A long time is an estimate, reckoned from what the links carried just before: it asks again half way, and
-        keeps its place. After a standstill of the machine hints are several times too long, and the links would lie
-        idle while all sleep. What is tried again at once is so no second time in a row: two members that each name the
-        other would be asked as fast as they answer.
+        turn (but see `sleeps_s`). What is tried again at once is so no second time in a row: two members that each name
+        the other would be asked as fast as they answer.
         """
         hint_s, self.hint_s = self.hint_s, 0.0
         if self._loop.time() + max(self._wait_s, hint_s) > self._deadline:
@@ -60,8 +69,7 @@ class Retry:
         if at_once:
             return
         if hint_s:
-            wait_s = min(hint_s, max(HINT_KEPT_S, hint_s / 2))
-            await asyncio.sleep(wait_s * random.uniform(1.0, 1.05))
+            await asyncio.sleep(sleeps_s(hint_s) * random.uniform(1.0, 1.05))
             self._wait_s = BACK_OFF_S_MIN
             return
         await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.client.retry import sleeps_s
 from node.consensus.admission import GRACE_NS, UNKNOWN_FACTOR, Admission
 from node.consensus.api import MS, SECOND, Appended, Outcome, Proposal, ReplicaConfig
 from node.consensus.push_window import LATE_NS, SAMPLES, DeliveryRate, InFlight
@@ -159,6 +160,11 @@ class SlowGroup(Leader):
         self.on_way.sort(key=lambda one: one[:2])
         self.seen = len(self.solo.sent)
 
+    def stand_still(self, milliseconds: int) -> None:
+        """What is on its way comes so much later."""
+        self.free_at = {to: max(at, self.solo.now) + milliseconds * MS for to, at in self.free_at.items()}
+        self.on_way = [(at + milliseconds * MS, to, message) for at, to, message in self.on_way]
+
     def pass_time(self, milliseconds: int) -> None:
         """The disk syncs at once; the links carry what they can."""
         until = self.solo.now + milliseconds * MS
@@ -197,6 +203,45 @@ def test_over_slow_links_nothing_is_let_in_that_cannot_be_acknowledged_in_time()
                 group.ask(client, MB, outcomes[client])
     assert sum(served.values()) >= 0.95 * 30 * RATE / MB
     assert max(served.values()) - min(served.values()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("stalls_ms", "acknowledged"),
+    [
+        pytest.param({}, 0.98, id="none"),
+        pytest.param({at: 600 for at in range(2000, 12000, 3000)}, 0.8, id="0.6 s again and again"),
+        pytest.param({at: 1200 for at in range(2000, 12000, 4000)}, 0.7, id="1.2 s again and again"),
+        pytest.param({9000: 1800}, 0.8, id="1.8 s at the end"),
+    ],
+)
+def test_links_that_stood_still_are_kept_busy_again_by_clients_that_were_refused(
+    stalls_ms: dict[int, int], acknowledged: float
+) -> None:
+    """Until the last append of ten seconds has ended. Who slept for as long as was reckoned at the links' slowest left
+    them idle for 6 to 20 of 15 seconds."""
+    group, done = SlowGroup(), {f"c{number}": list[Outcome]() for number in range(24)}
+    back_at = dict.fromkeys(done, group.solo.now)
+    served = idle_ms = now_ms = 0
+    waiting = set(done)
+    while waiting:
+        for client in [one for one in waiting if back_at.get(one, group.solo.now + 1) <= group.solo.now]:
+            del back_at[client]
+            group.ask(client, MB, done[client])
+        if now_ms in stalls_ms:
+            group.stand_still(stalls_ms[now_ms])
+        group.pass_time(10)
+        now_ms += 10
+        idle_ms += 10 * (not group.on_way)
+        for client, outcomes in done.items():
+            for outcome in outcomes:
+                sleep_s = sleeps_s(outcome.retry_after_ns / SECOND) * 1.02
+                served += outcome.appended is Appended.YES
+                if outcome.appended is Appended.NOT_APPENDED or now_ms < 10_000:
+                    back_at[client] = group.solo.now + int(sleep_s * SECOND)
+                else:
+                    waiting.discard(client)
+            outcomes.clear()
+    assert idle_ms <= 500 and served * MB / RATE >= acknowledged * now_ms / 1000
 
 
 def test_each_request_of_a_turn_is_judged_once_enough_waits_or_room_is_promised(

@@ -15,9 +15,7 @@ BACK_OFF_S_MAX: Final = 0.1
 # A pause that doubles would end, on average, half as late again as what it waits for: an election, a transfer.
 BACK_OFF_GROWTH: Final = 1.5
 HINT_KEPT_S: Final = 2.0
-HINT_SHARE: Final = (
-    8  # of a very long one: however many wait, what they send in vain is some times what there is room for
-)
+HINT_SHARE: Final = 8  # of a very long one: what many send in vain stays some times what there is room for
 
 
 def sleeps_s(hint_s: float) -> float:

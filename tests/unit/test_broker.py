@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from node.broker import broker as broker_module
 from node.broker import dispatched_log
 from node.broker.broker import Broker
 from node.broker.dispatched_log import AnotherLog
+from node.broker.introspection import INTROSPECT
 from node.broker.own_engine import EntryDamaged
 from node.message_store.batch import BatchedMessage, encode_batch
 from node.message_store.consume_queue import PullStatus
@@ -26,10 +28,11 @@ from node.message_store.recent_entries import Piece
 from node.message_store.record import TransactionType, decode_record
 from node.message_store.write_files import OsDisk
 from node.protocol.codes import RequestCode, ResponseCode
+from node.rocketmq.codes import Answer, Request
 from node.store.memory_store import MemoryStore
 from node.transport.slab_frames import ReadAnswer
 from tests.ports import free_ports
-from tests.unit.broker_kit import broker_of, engine_of, message, settings_of
+from tests.unit.broker_kit import broker_of, client_of, engine_of, message, pull_fields, settings_of
 from tests.unit.engine_kit import until
 
 Work = Callable[[Broker], Awaitable[None]]
@@ -100,6 +103,30 @@ def test_keys_times_and_transactions(tmp_path: Path) -> None:
         assert broker.reads.offset_at("TopicTest", 0, at_ms + 10_000) == 1
         with pytest.raises(MessageStoreError):
             broker.reads.message_at(1)
+
+    run(tmp_path, work)
+
+
+def test_traces_of_rocketmqs_clients_go_into_a_system_topic(tmp_path: Path) -> None:
+    """Made by the first of them, as RocketMQ makes it where no `traceTopicEnable` is set; nobody makes or deletes it by
+    hand, and lists leave it out."""
+    trace = "RMQ_SYS_TRACE_TOPIC"
+
+    async def work(broker: Broker) -> None:
+        async with client_of(broker) as client:
+            keys = join_properties([("KEYS", "0A0B 0A0C")])
+            [sent] = await client.send(b"Pub\x01...\x02", a="_INNER_TRACE_PRODUCER", b=trace, i=keys.decode())
+            assert (sent.code, (sent.fields or {})["queueOffset"]) == (Answer.SUCCESS, "0")
+            [got] = await client.ask((Request.PULL_MESSAGE, pull_fields(0, topic=trace), b""))
+            assert decode_record(got.body).body == b"Pub\x01...\x02"
+            [route] = await client.ask((Request.GET_ROUTEINFO_BY_TOPIC, {"topic": trace}, b""))
+            assert route.code == Answer.SUCCESS
+            [kept] = await client.ask((Request.DELETE_TOPIC_IN_BROKER, {"topic": trace}, b""))
+            assert kept.code == Answer.SYSTEM_ERROR and "conflict with system topic" in (kept.remark or "")
+            for system, is_there in ((False, False), (True, True)):
+                question = json.dumps({"ask": "topics", "system": system}).encode()
+                [said] = await client.ask((INTROSPECT, {}, question))
+                assert (trace in {one["topic"] for one in json.loads(bytes(said.body))["items"]}) is is_there
 
     run(tmp_path, work)
 

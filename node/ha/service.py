@@ -162,7 +162,7 @@ class HAService:
             return Verdict(Stand.REFUSED, "it only asks")
         for one in self.connections:
             same = one is not connection and one.slave == hello.slave and one.phase is Phase.TRANSFER
-            if same and one.run != hello.run:
+            if same and one.run != hello.run and self._is_heard(one):
                 return Verdict(Stand.REFUSED, f"a slave with the id {hello.slave} is connected from {one.address}")
             if same:
                 one.close("it connected again")
@@ -172,6 +172,11 @@ class HAService:
         if self.is_serving or verdict.stand is Stand.REFUSED:
             return verdict
         return Verdict(Stand.REFUSED, "this broker is no master")  # nobody cuts anything back to its log
+
+    def _is_heard(self, one: HAConnection) -> bool:
+        """A slave reports with each heartbeat. One that was not heard for two of them is behind a half-open link, and
+        whoever comes with its id is most likely itself, started again: it need not wait for the housekeeping."""
+        return self._now_ms - one.reading.last_read_ms <= 2 * self.settings.heartbeat_ms
 
     def epoch_refused(self, address: str, too_far: str) -> None:
         """An alarm, once for each: a peer says an epoch that is not believed."""

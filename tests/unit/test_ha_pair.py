@@ -284,9 +284,13 @@ def test_a_slave_that_lost_power_behind_a_half_open_link_comes_back_with_what_is
     waiting(pair, 20, statuses)
     again.connect("10.0.0.2:6001").carry()
     assert statuses == [] and pair.service.acks() == {"s1": had}
-    pair.clock.ms += pair.settings.housekeeping_ms + 1
+    pair.clock.ms += 2 * pair.settings.heartbeat_ms
     pair.service.tick(pair.clock.ms)
     assert statuses == [PutStatus.FLUSH_SLAVE_TIMEOUT]
+    again.connect("10.0.0.2:6001").carry()
+    assert "is connected from" in again.client.trouble, "a second broker with that id: the first one reports each 5 s"
+    pair.clock.ms += 1  # two reports are missing, and the housekeeping comes in 10 s
+    pair.service.tick(pair.clock.ms)
     again.connect("10.0.0.2:6002").carry()
     assert again.client.stand is Stand.BEHIND and again.client.trouble == "" and same(again)
     assert pair.service.acks() == {"s1": pair.log.max_offset} and pair.service.troubles == {}

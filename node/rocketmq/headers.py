@@ -159,12 +159,14 @@ class QueryOffsetRequest:
 
 @value_class(slots=True, frozen=True)
 class UpdateOffsetRequest:
-    """15."""
+    """15. `only_forward`: a slave of ours merges what was committed there; the master's own stays where it is higher. A
+    master of RocketMQ's does not know the word."""
 
     consumer_group: str
     topic: str
     queue_id: int
     commit_offset: int
+    only_forward: bool = False
 
 
 @value_class(slots=True, frozen=True)

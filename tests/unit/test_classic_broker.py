@@ -392,6 +392,37 @@ async def test_what_is_committed_at_a_slave_while_it_asks_its_master_does_not_go
         assert merged == ["10", "12", "8"] and offsets.queues("T", "G") == {0: 12, 1: 8} and not sync.here.offsets
 
 
+@story
+async def test_what_is_merged_back_does_not_overtake_a_consumers_commit_at_the_master(tmp_path: Path) -> None:
+    """The slave had read 5 there; by the time it said 10 a consumer had committed 12, and its next one read from 10."""
+    async with two(tmp_path) as (master, slave), master.client() as client:
+        sync, offsets = slave.broker.sync, master.port.context.offsets
+        assert sync is not None
+        sync.here.offsets["T", "G", 0] = 10
+
+        class Late(Link):
+            async def ask(self, code: int, fields: Mapping[str, str], body: bytes, within_s: float) -> Command:
+                if code == Request.GET_ALL_CONSUMER_OFFSET:
+                    offsets.put("G", "T", 0, 5)
+                    said = await super().ask(code, dict(fields), body, within_s)
+                    offsets.put("G", "T", 0, 12)
+                    return said
+                return await super().ask(code, dict(fields), body, within_s)
+
+        link = Late(f"127.0.0.1:{master.bound}")
+        try:
+            await sync._offsets(link)
+            assert offsets.queues("T", "G") == {0: 12}
+            sync.here.offsets["T", "G", 0] = 20
+            await sync._offsets(link)
+        finally:
+            await link.close()
+        assert offsets.queues("T", "G") == {0: 20}
+        back = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "3"}
+        await client.ask((Request.UPDATE_CONSUMER_OFFSET, back, b""))
+        assert offsets.queues("T", "G") == {0: 3}, "clients go back, as RocketMQ lets them"
+
+
 class SlaveLog:
     """Of a slave: what is flushed, and how often its end was cut off."""
 

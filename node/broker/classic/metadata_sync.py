@@ -302,7 +302,10 @@ class MetadataSync:
 
     async def _merge_back(self, link: Link, topic: str, group: str, queue: int, offset: int) -> None:
         """Raises Unavailable, BodyError: the master may not have it."""
-        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+        fields = {
+            "consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset),
+            "onlyForward": "true",
+        }  # fmt: skip
         answer = await link.ask(Request.UPDATE_CONSUMER_OFFSET, fields, b"", WITHIN_S)
         if answer.code != Answer.SUCCESS:
             raise BodyError(f"the master does not take offset {offset} of {group} in {topic}: {answer.remark or ''}")

@@ -48,7 +48,10 @@ class Lookups:
         said = read_header(UpdateOffsetRequest, call.request.fields)
         if not self._context.takes_offsets:
             self._context.check_master()
-        self._context.offsets.put(said.consumer_group, said.topic, said.queue_id, said.commit_offset)
+        offsets = self._context.offsets
+        known = offsets.get(said.consumer_group, said.topic, said.queue_id) if said.only_forward else None
+        if known is None or known < said.commit_offset:
+            offsets.put(said.consumer_group, said.topic, said.queue_id, said.commit_offset)
         return Reply(fields={})
 
     # --- a queue's offsets --------------------------------------------------------------------------------------

@@ -290,7 +290,10 @@ def preflight(words: str, known: dict[str, Any]) -> list[str]:
         needed = one.get("needed")
         fail = len(there) - needed if isinstance(needed, int) else 0
         may = f"{max(fail, 0)} of them may fail" if fail >= 0 else f"{-fail} too few"
-        lines.append(f"  {name}: {needed} of {len(voters)} {voters_make(needed)} a quorum, {len(there)} answer: {may}")
+        new = ", ".join(one for one in there if name == "then" and one not in (before.get("answering") or []))
+        once = f", {new} among them once it has caught up" if new else ""
+        said = f"{needed} of {len(voters)} {voters_make(needed)} a quorum, {len(there)} answer{once}: {may}"
+        lines.append(f"  {name}: {said}")
     if known.get("lagEntries"):
         seconds, size = known.get("catchUpSAtMost"), known.get("lagBytes")
         took = "" if seconds is None else f", {seconds} s at most beside other work"

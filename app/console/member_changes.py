@@ -183,6 +183,8 @@ def checks_of(view: GroupView, change: MemberChange, known: LeaderSays) -> list[
     ]
     before, after = known.before or QuorumThen(), known.after or QuorumThen()
     found += [quorum_check("quorum now", before, None), quorum_check("quorum then", after, before)]
+    if change.kind == "address" and change.member_id in after.answering:
+        found.append(moved_check(change, after))
     if change.kind in ("add", "promote"):
         found += [lag_check(change, known), time_check(change, known), disk_check(view, change, known)]
     return found
@@ -191,12 +193,24 @@ def checks_of(view: GroupView, change: MemberChange, known: LeaderSays) -> list[
 def quorum_check(name: str, one: QuorumThen, before: QuorumThen | None) -> Check:
     if one.needed is None or one.survives is None:
         return check(name, "unknown", "How many have to answer is unknown")
-    counted = f"{one.needed} of {len(one.voters)} voters have to answer, {len(one.answering)} do"
+    new = [one_id for one_id in one.answering if before is not None and one_id not in before.answering]
+    once = f", {', '.join(new)} among them once it has caught up" if new else ""
+    counted = f"{one.needed} of {len(one.voters)} voters have to answer, {len(one.answering)} do{once}"
     if one.survives < 0:
         return check(name, "attention", f"{counted}: {-one.survives} too few")
     may = "none may fail" if one.survives == 0 else f"{one.survives} may fail"
     fewer = before is not None and before.survives is not None and one.survives < before.survives
     return check(name, "attention" if fewer or one.survives == 0 else "ok", f"{counted}: {may}")
+
+
+def moved_check(change: MemberChange, after: QuorumThen) -> Check:
+    """Nobody reaches it where it was, and whether it runs where it is to be the leader does not know."""
+    text = f"Until {change.member_id} runs at {change.address} it counts for no quorum"
+    if after.survives is None:
+        return check("address", "attention", text)
+    left = after.survives - 1
+    may = f"{-left} too few answer" if left < 0 else "none may fail" if left == 0 else f"{left} may fail"
+    return check("address", "attention", f"{text}; {may} meanwhile")
 
 
 def lag_check(change: MemberChange, known: LeaderSays) -> Check:

@@ -10,9 +10,10 @@ import pytest
 
 from app.console import member_changes as changes_module
 from app.console.configurations import changed
-from app.console.member_changes import MemberChange
+from app.console.member_changes import LeaderSays, MemberChange, QuorumThen, checks_of
 from app.console.members_pages import row_of
 from app.db.base import rfc3339, utc_now
+from app.health.group_view import ClusterView, GroupView, QuorumView
 from node.views.members import MemberView
 from tests.unit import views
 from tests.unit.console_kit import Kit, Person, run, running
@@ -263,3 +264,24 @@ def test_a_members_name_is_no_path_and_no_shell() -> None:
     change = MemberChange("remove", "../x; rm -rf")
     assert change.call(4, dry_run=False)[1] == "members/..%2Fx%3B%20rm%20-rf"
     assert "'../x; rm -rf'" in change.commands("http://127.0.0.1:1", 4).cli
+
+
+def test_a_preflight_says_of_whom_nobody_knows_yet_whether_it_answers() -> None:
+    """A member that joins is not there before it was started, and one that moves may never run where it is to be."""
+    empty = GroupView(cluster=ClusterView.model_construct(), as_of="", quorum=QuorumView.model_construct(), members=())
+    three = QuorumThen(voters=("n0", "n1", "n2"), needed=2, answering=("n0", "n1", "n2"), survives=1)
+    four = QuorumThen(voters=(*three.voters, "n3"), needed=3, answering=(*three.voters, "n3"), survives=1)
+    said = checks_of(empty, MemberChange("add", "n3", "h:1"), LeaderSays(before=three, after=four))
+    texts = {one.name: one.text for one in said}
+    assert texts["quorum now"] == "2 of 3 voters have to answer, 3 do: 1 may fail"
+    assert texts["quorum then"].endswith("4 do, n3 among them once it has caught up: 1 may fail")
+    said = checks_of(empty, MemberChange("address", "n2", "h:1"), LeaderSays(before=three, after=three))
+    [moved] = [one for one in said if one.name == "address"]
+    assert (moved.state, moved.text) == (
+        "attention", "Until n2 runs at h:1 it counts for no quorum; none may fail meanwhile",
+    )  # fmt: skip
+    two = three.model_copy(update={"answering": ("n0", "n1"), "survives": 0})
+    said = checks_of(empty, MemberChange("address", "n2", "h:1"), LeaderSays(before=two, after=two))
+    assert "address" not in {one.name for one in said}, (
+        "it is not there now either, and the quorum is counted without it"
+    )

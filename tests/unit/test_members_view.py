@@ -116,7 +116,7 @@ def test_one_voter_makes_a_quorum_and_two_make_one() -> None:
     lines = said_to_people("add n1", {"before": before, "after": {"voters": both, "needed": 2, "answering": both}})
     assert lines[1:3] == [
         "  now: 1 of 1 voter makes a quorum, 1 answer: 0 of them may fail",
-        "  then: 2 of 2 voters make a quorum, 2 answer: 0 of them may fail",
+        "  then: 2 of 2 voters make a quorum, 2 answer, n1 among them once it has caught up: 0 of them may fail",
     ]
 
 

@@ -2,12 +2,12 @@
 
 Invariants: at most `connections_max` connections, and fewer where the process has few descriptors, of which some are
 kept for its database and for what it asks others; where all places are taken a newcomer gets that of the one that has
-gone without a request for longest (an address is no identity: nobody is refused for where they come from), and only
-where every connection has a request is it refused, with 503 as problem+json, and not even then where somebody takes
-nothing of an answer for YIELDS_S. What all answers have that nobody took yet is bounded: whoever has taken nothing for
-longest goes. A head that is not complete after HEAD_S,
-a body after BODY_S, and an answer of which nothing more is taken for STALL_S cost their connection, however slowly
-bytes come. TLS handshakes, which come before all that, are bounded in `node.tls_listener`.
+gone without a whole request for longest (an address is no identity: nobody is refused for where they come from), and
+only where every connection has one is it refused, with 503 as problem+json, and not even then where somebody takes
+nothing of an answer for YIELDS_S, or has been taking answers for that long without a pause. What all answers have that
+nobody took yet is bounded: whoever has taken nothing for longest goes. A head that is not complete after HEAD_S, a body
+after BODY_S, and an answer of which nothing more is taken for STALL_S cost their connection, however slowly bytes come.
+TLS handshakes, which come before all that, are bounded in `node.tls_listener`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Places(Base):
     limits_s: dict[str, float] = {"head": HEAD_S, "body": BODY_S, "stalled": STALL_S}  # noqa: RUF012 - set by tests
     state: tuple[str, int] = ("head", id(None))
     since_s = 0.0
+    idle_s = 0.0  # when it was last seen without a request
     untaken_bytes = 0  # of its answers, as last looked ...
     taken_s = 0.0  # ... and when some of them was last seen to be taken
     # uvicorn's own
@@ -85,7 +86,7 @@ class Places(Base):
     flow: Any
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.since_s = time.monotonic()
+        self.since_s = self.idle_s = time.monotonic()
         transport = in_pieces(transport, self)
         if self.all_taken() and not self.free_a_place():
             transport.write(REFUSAL)
@@ -100,16 +101,25 @@ class Places(Base):
         return here >= self.connections_max or few
 
     def free_a_place(self) -> bool:
+        """Of who idles, then of who has not said all of a request, the one that does so longest goes; then who takes
+        nothing of an answer, and then who has been taking answers for longest, drop by drop."""
+        now_s = time.monotonic()
         ours = [one for one in self.connections if isinstance(one, Places)]
-        idle = [one for one in ours if one.state_now()[0] == "head"]
-        if idle:
-            min(idle, key=lambda one: one.since_s).leave()
-            return True
+        states = {one: one.note_state(now_s) for one in ours}
+        for waits_for in ("head", "body"):
+            waiting = [one for one in ours if states[one] == waits_for]
+            if waiting:
+                min(waiting, key=lambda one: one.since_s).leave()
+                return True
         stalled = self.longest_stalled(ours)
-        if stalled is None or time.monotonic() - stalled.taken_s < YIELDS_S:
+        if stalled is None:
             return False
-        stalled.leave()
-        return True
+        if now_s - stalled.taken_s < YIELDS_S:
+            taking = [one for one in ours if states[one] == "stalled" and now_s - one.idle_s >= YIELDS_S]
+            stalled = min(taking, key=lambda one: one.idle_s, default=None)
+        if stalled is not None:
+            stalled.leave()
+        return stalled is not None
 
     def longest_stalled(self, among: list[Places]) -> Places | None:
         """Who has taken nothing of an answer for longest; None: nobody has one waiting."""
@@ -124,6 +134,7 @@ class Places(Base):
     def data_received(self, data: bytes) -> None:
         if self.flow is not None:  # not one that was refused
             super().data_received(data)
+            self.note_state(time.monotonic())
 
     def pause_writing(self) -> None:
         if self.flow is None:
@@ -162,13 +173,20 @@ class Places(Base):
             return "head", id(cycle)
         return ("body" if cycle.more_body else "answer"), id(cycle)
 
-    def look(self, now_s: float) -> None:
-        """Ends the connection where it has been in one state for too long."""
+    def note_state(self, now_s: float) -> str:
+        """What it waits for now, and since when, if that is news."""
         state = self.state_now()
-        self.look_at_untaken(now_s)
         if state != self.state:
             self.state, self.since_s = state, now_s
-        elif now_s - self.since_s > self.limits_s.get(state[0], float("inf")):
+        if state[0] == "head":
+            self.idle_s = now_s
+        return state[0]
+
+    def look(self, now_s: float) -> None:
+        """Ends the connection where it has been in one state for too long."""
+        self.look_at_untaken(now_s)
+        waits_for = self.note_state(now_s)
+        if now_s - self.since_s > self.limits_s.get(waits_for, float("inf")):
             self.transport.abort()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from node.control.app import BODY_BYTES_MAX, create_app
 from node.control.http_protocol import BoundedHttp
 from node.control.problems import Problem
 from node.control.shared_work import SharedWork
-from node.http_server import BoundedServer, Places
+from node.http_server import YIELDS_S, BoundedServer, Places
 from tests.unit.console_kit import run, running
 
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
@@ -214,6 +215,62 @@ def test_a_newcomer_gets_the_place_of_who_takes_nothing(protocol: type[Places]) 
                     writer.close()
             for one in deaf:
                 one.close()
+
+    run(work())
+
+
+def in_state(state: str) -> int:
+    """How many connections of this test's server are."""
+    return sum(one.state_now()[0] == state for one in SERVERS[-1].server_state.connections)
+
+
+async def gets_in(port: int) -> None:
+    answer = b""
+    async with asyncio.timeout(ENDS_WITHIN_S):
+        while b"200 OK" not in answer:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEAD + b"connection: close\r\n\r\n")
+            answer = await ended(reader)
+            writer.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_half_bodies_keep_nobody_out(protocol: type[Places]) -> None:
+    """512 heads with a part of their bodies held every place for a minute, and who came was refused."""
+
+    async def work() -> None:
+        async with serving(protocol, connections_max=4, limit_s=3600) as port:
+            halves = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+            for _, writer in halves:
+                writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nx")
+            await until(lambda: in_state("body") == 4)
+            await gets_in(port)
+            for _, writer in halves:
+                writer.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_newcomer_gets_the_place_of_who_takes_drop_by_drop(protocol: type[Places]) -> None:
+    """Whoever took a little now and then kept a place for as long as they liked."""
+
+    async def work() -> None:
+        async with serving(protocol, connections_max=4, limit_s=3600) as port:
+            askers = [await asks_and_takes_nothing(port) for _ in range(4)]
+            await until(lambda: in_state("stalled") == 4)
+            here = SERVERS[-1].server_state.connections
+            slow, *others = here
+            now_s = time.monotonic()
+            for one in others:
+                one.idle_s = now_s + 3600
+            for one in here:
+                one.taken_s = now_s + 3600  # as if some of the answer had just been taken
+            slow.idle_s = now_s - YIELDS_S
+            assert slow.free_a_place() and here == set(others)
+            assert not slow.free_a_place(), "who began just now may go on"
+            for two in askers:
+                two.close()
 
     run(work())
 

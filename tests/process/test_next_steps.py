@@ -29,8 +29,9 @@ from app.health.audited import open_audit
 from app.health.facts import ATTENTION, Finding
 from app.health.group_view import AuditView, GroupView, Problem
 from app.health.next_steps import next_step
+from node.client.machine import MachineClient
 from tests.ports import free_ports
-from tests.process.test_sentence import Run, demo_in, flip, follower_of
+from tests.process.test_sentence import WITHIN_S, Run, demo_in, flip, follower_of
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -109,6 +110,24 @@ def test_a_link_that_is_slow_or_carries_one_way_only_is_healed(run: Run, what: s
             watcher.demo.links.cut_way(node, inward=what == "deafen")
         one = await problem(watcher, node, {kind})
         assert one.command == f"quorumscope demo heal {node}"
+        await curl(one.curl)
+        code, output = await shell(one.command)
+        assert code == 0, output
+        await watcher.in_step()
+
+    run(work)
+
+
+def test_followers_without_a_connection_to_each_other_are_healed(run: Run) -> None:
+    """The one that was there is lost, and a new one is not let through."""
+
+    async def work(watcher: Observer) -> None:
+        low, high = sorted(one for one in watcher.demo.members if one != watcher.view.leader_id)
+        for way in ((low, high), (high, low)):
+            watcher.demo.links.relays[way].cut()
+            watcher.demo.links.relays[way].reset()
+        one = await problem(watcher, low, {"not_connected"})
+        assert one.command == f"quorumscope demo heal {low}"
         await curl(one.curl)
         code, output = await shell(one.command)
         assert code == 0, output
@@ -305,6 +324,37 @@ def test_a_state_machine_that_hangs_is_started_again(
         code, output = await shell(one.command)
         assert code == 0 and "another state machine has applied" in output, output
         await watcher.in_step()
+
+    with demo_in(tmp_path) as made:
+        made(work)
+
+
+def test_a_state_machine_that_raises_is_started_again_once_the_cause_is_mended(
+    tmp_path: Path, steps_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = "node.state_machine=tests.process.raising_machine:RaisesWhile"
+    monkeypatch.setattr(demo, "STORE_SETTINGS", (*demo.STORE_SETTINGS, machine))
+    cause = tmp_path / "cause"
+
+    async def work(watcher: Observer) -> None:
+        cause.touch()
+        client = watcher.demo.target.client(WITHIN_S)
+        asked = asyncio.ensure_future(MachineClient(client, deadline_s=WITHIN_S).command(str(cause).encode()))
+        try:
+            nodes = list(watcher.demo.members)
+            found = [await problem(watcher, node, {"alarm_apply_failed"}) for node in nodes]
+            assert all("the file is there" in one.text for one in found), found
+            cause.unlink()
+            for node, one in zip(nodes, found, strict=True):
+                url = watcher.demo.members[node].control_url
+                assert one.command == f"quorumscope restart --state-machine --node {url}"
+                code, output = await shell(one.command)
+                assert code == 0 and "another state machine has applied" in output, output
+            await watcher.in_step()
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            await client.close()
 
     with demo_in(tmp_path) as made:
         made(work)

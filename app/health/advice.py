@@ -317,7 +317,8 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "audit_incomplete": Advice(
         "some of what the replicas hold was not compared, so that nothing is proven of it",
-        "bring all members up and audit again",
+        "bring all members up and audit again on this console's page Audits. This audits from a command line, and"
+        " closes nothing here",
         "an-audit-found-a-difference",
         command="{audit}",
         actions=("audit",),

@@ -66,7 +66,8 @@ AWAY_FIRST: Final = (
     "bring {node} back first; once this shows it again, it says itself what its broker is",
 )
 WHICH_MEMBER: Final = (
-    "read on the audit's page which entries on which replica, have those members mend them, and audit again"
+    "read on the audit's page which entries on which replica, have those members mend them, and audit again on"
+    " this console's page Audits; this audits from a command line, and closes nothing here"
 )
 OF_A_MEMBER: Final = frozenset({"scrub", "restart", "restart_machine"})
 WITHOUT_STATE: Final = frozenset(  # the member's state machine answers nothing

@@ -86,8 +86,8 @@ ADVICE: Final[dict[str, PairAdvice]] = {
     "ha_log_broken": PairAdvice(
         "a write or a sync of {node}'s log failed, and it writes nothing until its log is opened anew",
         "{spare}",
-        "look at its disk: where it lacks room, make some, and its broker begins anew by itself; else replace it, then"
-        " start {node} again",
+        "look at its disk: where it lacks room, make some, and its broker begins anew by itself; else end {node}, which"
+        " runs on, replace the disk, and start {node} again",
         command="{start}",
     ),
     "ha_log_damaged": PairAdvice(
@@ -161,12 +161,15 @@ ADVICE: Final[dict[str, PairAdvice]] = {
         "two brokers' logs were read and are not the same: the audit's page shows the first record that differs",
         "after a failover consumers get something else, or an error",
         "read on the audit's page which log is wrong; a slave whose log is damaged is stopped, started with an empty"
-        " directory, and gets everything from its master; then audit again",
+        " directory, and gets everything from its master; then audit again on this console's page Audits. This audits"
+        " from a command line, and closes nothing here",
         command="quorumscope audit --ha {nodes}", docs=COMPARE,
     ),
     "audit_incomplete": PairAdvice(
         "not every byte that two brokers hold was compared", "a difference there would not be seen",
-        "read on the audit's page what was not read, then audit again", command="quorumscope audit --ha {nodes}",
+        "read on the audit's page what was not read, then audit again on this console's page Audits. This audits from a"
+        " command line, and closes nothing here",
+        command="quorumscope audit --ha {nodes}",
         docs=COMPARE,
     ),
 }  # fmt: skip

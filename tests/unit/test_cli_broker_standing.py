@@ -1,4 +1,4 @@
-"""What `status` learns of brokers from control planes, and that it costs a group without brokers one request."""
+"""What `status` learns of brokers from control planes, and that it costs a group without brokers one request each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from app.commands.targets import Target
 from node.views.state import StateView
 from tests.unit.test_cli_brokers import Planes
 
+WITH_BROKER = {"as_of": "2026-11-23T00:00:00.000Z", "engine": "ok", "self_id": "n0", "broker": "127.0.0.1:10911"}
 ALARM = {"code": "broker_down", "severity": "warning", "text": "nothing listens there"}
 
 
@@ -39,21 +40,34 @@ def codes(members: list[AskedMember]) -> list[list[str | None]]:
 
 
 def test_alarms_about_brokers_are_taken_over_and_no_others(planes: Planes) -> None:
-    planes.answers["GET", "state"] = 200, {
-        "as_of": "2026-11-23T00:00:00.000Z", "engine": "ok", "self_id": "n0",
+    planes.answers["GET", "state"] = 200, WITH_BROKER | {
         "alarms": [ALARM, {"code": "disk_low", "severity": "warning", "text": "3 %"}],
     }  # fmt: skip
     assert codes(asked(planes)) == [["broker_down"], ["broker_down"]]
-    planes.answers["GET", "state"] = 503, {"detail": "not now"}
+
+
+def test_one_that_does_not_answer_hides_no_other_one_s_alarms(planes: Planes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one alone was asked whether the group has brokers, and as long as its broker hung that timed out: a
+    group whose broker was down was said to be well."""
+    usual = planes.answer
+
+    def answer(method: str, path: str, body: dict[str, object] | None) -> tuple[int, dict[str, object]]:
+        if path.startswith("/n0/"):
+            planes.asked.append((f"{method} n0", path, body))
+            return 503, {"detail": "not now"}
+        return usual(method, path, body)
+
+    monkeypatch.setattr(planes, "answer", answer)
+    planes.answers["GET", "state"] = 200, WITH_BROKER | {"alarms": [ALARM]}
     found = asked(planes)
-    assert codes(found) == [[], []]
+    assert codes(found) == [[], ["broker_down"]]
     said = [one.reason for one in summary_of("demo", found).unknown if one.field == "broker"]
-    assert len(said) == 2 and "n0's broker is not known to be well: " in said[0] and said[0].endswith("503: not now")
+    assert len(said) == 1 and "n0's broker is not known to be well: " in said[0] and said[0].endswith("503: not now")
 
 
 def test_a_group_without_brokers_is_asked_once(planes: Planes) -> None:
-    planes.answers["GET", "broker"] = 404, {"title": "Not Found", "detail": "There is nothing at '/api/v1/broker'"}
+    planes.answers["GET", "state"] = 200, WITH_BROKER | {"broker": None}
     assert codes(asked(planes)) == [[], []]
-    assert [what for _who, what, _body in planes.asked] == ["broker"]
+    assert sorted(f"{who} {what}" for who, what, _body in planes.asked) == ["GET n0 state", "GET n1 state"]
     planes.asked.clear()
     assert codes(asked(planes, demo=True)) == [[], []] and planes.asked == []

@@ -1,0 +1,113 @@
+"""The commands that problems of a classic pair print, run as they are printed: the problem closes.
+
+As test_next_steps.py for groups. How a broker that is gone was started is known to who heard it before: to a console.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from app.console.addresses import Addresses
+from app.console.aggregate import ClusterInfo
+from app.console.nodes import Nodes
+from app.console.sample import NodeSample
+from app.console.settings import ConsoleSettings
+from app.console.watch import Watch
+from app.db.engine import open_engine, open_sessions
+from app.demo.pair import PAIR, ROLES, PairDemo
+from app.demo.run import DemoOptions
+from app.health.group_view import GroupView, Problem
+from app.security.sealed import Seal
+from tests.process.test_next_steps import steps_path
+
+__all__ = ["steps_path"]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("steps_path")]
+WITHIN_S = 120.0
+LOOK_EVERY_S = 0.5
+
+
+class Watched:
+    """A pair, and the console that looks at it."""
+
+    def __init__(self, demo: PairDemo, watch: Watch) -> None:
+        self.demo, self.watch = demo, watch
+
+    async def until(self, true: Callable[[GroupView], object]) -> None:
+        async with asyncio.timeout(WITHIN_S):
+            while not true(self.watch.assemble()):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def in_step(self) -> None:
+        await self.until(lambda view: not view.problems and view.sentence.headline == "Both slaves are in step.")
+
+    async def problem(self, node: str, code: str) -> Problem:
+        found: list[Problem] = []
+
+        def named(view: GroupView) -> bool:
+            found[:] = [one for one in view.problems if (one.member, one.code) == (node, code)]
+            return bool(found)
+
+        await self.until(named)
+        return found[0]
+
+
+@asynccontextmanager
+async def watched(directory: Path) -> AsyncIterator[Watched]:
+    (directory / "demo").mkdir()
+    demo, nodes = PairDemo(DemoOptions(console=False, noted=False), directory / "demo", print), Nodes(ConsoleSettings())
+    try:
+        await demo.start()
+        samples = [NodeSample(one, f"127.0.0.1:{demo.brokers[one]}", demo.controls[one]) for one in ROLES]
+        kept = open_sessions(open_engine(f"sqlite:///{directory / 'console.db'}"))
+        watch = Watch(
+            ClusterInfo(PAIR, PAIR, PAIR), samples, nodes, LOOK_EVERY_S,
+            addresses=Addresses(kept, Seal(directory / "key"), None, list(demo.controls.values())),
+            on_events=lambda *_: None, on_address=lambda *_: None, audits={},
+        )  # fmt: skip
+        watch.start()
+        try:
+            made = Watched(demo, watch)
+            await made.in_step()
+            yield made
+        finally:
+            await watch.stop()
+    finally:
+        await nodes.close()
+        await demo.stop()
+
+
+def over(tmp_path: Path, work: Callable[[Watched], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        async with watched(tmp_path) as pair:
+            await work(pair)
+
+    asyncio.run(all_of_it())
+
+
+async def started_by(pair: Watched, one: Problem) -> None:
+    """Runs what is printed until the pair is in step; the node that it starts ends with this."""
+    assert one.command is not None and one.command.startswith("quorumscope node "), one
+    process = await asyncio.create_subprocess_shell(
+        f"exec {one.command}", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await pair.in_step()
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+def test_a_broker_whose_node_was_killed_is_started_as_it_was(tmp_path: Path) -> None:
+    async def work(pair: Watched) -> None:
+        node = pair.demo.processes.running["s1"]
+        node.kill()
+        await node.wait()
+        await started_by(pair, await pair.problem("s1", "ha_silent"))
+
+    over(tmp_path, work)

@@ -70,6 +70,8 @@ class MessageConsumer:
         self._routes = Routes(name_servers, self._asked)
         self._topics = (topic,) if isinstance(topic, str) else tuple(topic)
         self._group, self._tags, self._from_first = group, tags, from_first
+        wanted = frozenset(one.strip() for one in tags.split("||")) - {""}
+        self._wanted = None if tags in ("", "*") else wanted
         self.client_id = f"{socket.gethostname()}@{secrets.token_hex(4)}"
         self._version = time.time_ns() // 1_000_000
         self._waiting: asyncio.Queue[Received] = asyncio.Queue(WAITING_MAX)
@@ -253,6 +255,8 @@ class MessageConsumer:
         if answer.fields is None or "nextBeginOffset" not in answer.fields:
             raise ClientError(f"{queue.address}: {answer.remark} (code {answer.code})")
         for record in records_of(answer.body):
+            if self._wanted is not None and record.tags not in self._wanted:
+                continue  # the broker compares hashes, which other tags may have as well
             message = taking.received(record)
             await self._waiting.put(message)
             taking.handed(message)

@@ -166,7 +166,7 @@ class UpdateOffsetRequest:
     topic: str
     queue_id: int
     commit_offset: int
-    only_forward: bool = False
+    only_forward: bool | None = None
 
 
 @value_class(slots=True, frozen=True)

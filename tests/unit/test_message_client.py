@@ -74,6 +74,20 @@ def test_what_is_produced_is_consumed_once_per_group_and_goes_on_where_it_ended(
     asyncio.run(story())
 
 
+def test_a_consumer_of_tags_gets_none_whose_hash_is_the_same(tmp_path: Path) -> None:
+    """Java's hashes of "Aa" and "BB" are one number, and a broker compares no more: clients compare the texts."""
+
+    async def story() -> None:
+        async with broker_at(tmp_path) as address, MessageProducer([address]) as producer:
+            for tags in ("BB", "Aa", "BB", "CC", "Aa", "BB"):
+                await producer.send(OutgoingMessage("Flights", tags.encode(), tags=tags, shard="one queue"))
+            await producer.send(OutgoingMessage("Flights", b"the last", tags="CC", shard="one queue"))
+            async with MessageConsumer([address], "G", "Flights", tags="Aa || CC") as consumer:
+                assert await asyncio.wait_for(taken(consumer, 4), 60) == [b"Aa", b"CC", b"Aa", b"the last"]
+
+    asyncio.run(story())
+
+
 def test_two_consumers_of_a_group_share_its_queues(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker_at(tmp_path) as address, MessageProducer([address]) as producer:

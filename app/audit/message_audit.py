@@ -173,9 +173,11 @@ def result_of(
         summary = f"Not sound: {', '.join(first['replicas'])}: {first['class']}: {first['detail']}{more}."
     elif unread:
         summary = f"Not settled: {unread[0].id} could not be read: {unread[0].problem}."
+    elif findings:
+        total, classes = len(findings) + dropped, ", ".join(sorted({one["class"] for one in findings}))
+        summary = f"Commit log and consume queues agree in {len(replicas)} replica(s); warnings: {total:,} ({classes})."
     else:
-        milder = f", with {len(findings):,} warnings" if findings else ""
-        summary = f"Commit log, consume queues and index agree in {len(replicas)} replica(s){milder}."
+        summary = f"Commit log, consume queues and index agree in {len(replicas)} replica(s)."
     return {
         "verdict": verdict,
         "depth": "messages",

@@ -68,6 +68,7 @@ def test_every_planted_fault_is_found_as_verify_finds_it(tmp_path: Path, plant: 
     assert len(expected) == 1
     assert result["verdict"] == ("divergent" if result["findings"][0]["severity"] == "critical" else "consistent")
     assert result["findings"][0]["replicas"] == ["n0"]
+    assert result["findings"][0]["class"] in result["summary"] and "and index agree" not in result["summary"]
 
 
 def test_sound_replicas_are_consistent_and_one_that_cannot_be_read_is_not_settled(tmp_path: Path) -> None:

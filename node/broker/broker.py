@@ -112,6 +112,7 @@ class Broker:
         self.log.on_applied.append(self._applied)
         self.log.on_state.append(self.reads.forget_all)
         self.reads.on_damage = self._found_damaged
+        self.reads.begins_anew = lambda topic: self.log.state is not None and topic in self.log.state.incarnations
         self._rotten = RottenMessages(self.reads, self.said)
 
     @property

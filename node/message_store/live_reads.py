@@ -84,6 +84,7 @@ class LiveReads:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._lows: dict[tuple[str, int], tuple[int, int]] = {}
         self.begins: Mapping[tuple[str, int], int] = {}  # of queues whose topic was deleted and made again
+        self.begins_anew: Callable[[str], bool] = lambda _topic: False  # at 0: that topic was, in a replicated log
         self.on_damage: Callable[[int], None] = lambda _index: None  # an entry whose checksum is wrong
         # Where there is no such checksum: the place, and what is there instead of the record.
         self.on_rot: Callable[[int, BytesLike], None] = lambda _place, _record: None
@@ -166,7 +167,9 @@ class LiveReads:
         if offset == high:
             return Got(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
-            return Got(PullStatus.OFFSET_OVERFLOW_BADLY, high if corrects else offset, low, high)
+            # Of a topic that was made again, who asks for a place of the earlier one's has had nothing of this one.
+            right = low if self.begins_anew(topic) else high
+            return Got(PullStatus.OFFSET_OVERFLOW_BADLY, right if corrects else offset, low, high)
         looked_at = count if tags is None else max(UNITS_LOOKED_AT, count)
         units = self.units(topic, queue_id, offset, looked_at)
         if not units:

@@ -15,7 +15,7 @@ from node.message_store.broker_tables import CONSUMER_OFFSETS, DELAY_OFFSETS, TO
 from node.message_store.put_result import PutStatus
 from node.message_store.record import decode_record
 from node.rocketmq.bodies import ConsumerData, Heartbeat
-from node.rocketmq.codes import Request
+from node.rocketmq.codes import Answer, Request
 from tests.ports import free_ports
 from tests.unit.broker_kit import Client, broker_of, engine_of, message, pull_fields, settings_of
 from tests.unit.engine_kit import until
@@ -89,6 +89,9 @@ def test_a_topic_that_is_made_again_begins_at_0(tmp_path: Path) -> None:
                 assert gone.fields == {"offset": "0"}
             async with client_port(settings) as (broker, _port, client):
                 await is_the_new_one(broker, client)
+                # A consumer that lived through it goes on behind the old ones: it was sent behind the new ones.
+                [late] = await client.ask((Request.PULL_MESSAGE, pull_fields(20), b""))
+                assert late.code == Answer.PULL_OFFSET_MOVED and (late.fields or {})["nextBeginOffset"] == "0"
                 result = await broker.lane.put(message(b"new 3"))
                 assert (result.status, result.queue_offset) == (PutStatus.PUT_OK, 3)
 

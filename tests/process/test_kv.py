@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from node.client import LedgerClient, LedgerError
-from tests.process.group import Group, all_vote
+from node.client.kv import KvClient
+from node.snapshots.directory import FOLDER, newest_index
+from tests.process.group import START_WITHIN_S, Group, all_vote
 from tests.simulation.key_linearizability import KeyOperation, keys_at_fault
 from tests.unit.kv_history import CALLS, use
 
@@ -96,5 +98,39 @@ def test_each_key_is_one_register_whatever_is_killed_or_stopped(tmp_path: Path, 
         asyncio.run(work())
         snapshots = list(tmp_path.glob("*/dledger-*/snapshot/snapshot_*/quorumscope-meta"))
         assert snapshots, "no member has saved a snapshot"
+    finally:
+        group.close()
+
+
+def test_a_state_that_cannot_be_saved_is_an_alarm_and_is_tried_again_by_itself(tmp_path: Path) -> None:
+    group = Group(tmp_path, size=1)
+    group.token += ("--state-machine", "kv", "--set", "node.snapshot_entries=5")
+    folder = tmp_path / "n0" / "dledger-n0" / FOLDER
+
+    async def until_it(client: LedgerClient, *, stands: bool) -> None:
+        async with asyncio.timeout(START_WITHIN_S):
+            while True:
+                said = await client.introspect("n0", "state")
+                if stands == ("snapshot_failed" in {one["code"] for one in said["alarms"]}):
+                    return
+                await asyncio.sleep(QUIET_S)
+
+    async def work() -> None:
+        client = group.client(deadline_s=60.0)
+        await all_vote(client, group.peers)
+        store = KvClient(client, deadline_s=60.0)
+        await store.put(b"key", b"the state machine is there")
+        folder.write_text("no directory can be made here")
+        for number in range(4):
+            await store.put(b"key", b"%d" % number)
+        await until_it(client, stands=True)
+        folder.unlink()
+        await until_it(client, stands=False)
+        assert newest_index(folder.parent) >= 4
+        await client.close()
+
+    group.start_all()
+    try:
+        asyncio.run(work())
     finally:
         group.close()

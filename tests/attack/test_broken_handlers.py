@@ -20,6 +20,7 @@ from tests.api.test_control_guard import BASE, TOKEN, run, token_file
 from tests.attack.remoting_kit import drawn
 from tests.attack.test_odd_bodies import Bodies, Names
 from tests.openapi_kit import Document
+from tests.ports import free_ports
 
 LEAK: Final = "postgresql://bob:hunter2@db"
 APPENDS: Final = frozenset(
@@ -29,17 +30,20 @@ APPENDS: Final = frozenset(
         ("delete", "kv/{key}"),
     )
 )  # fmt: skip
-KINDS: Final[dict[str, dict[str, Any]]] = {
-    "log": {},
-    "kv": {"node.state_machine": "kv"},
-    "broker": {"broker.address": "127.0.0.1:10911"},
-    "classic": {
-        "peers": "",
-        "ha.role": "sync_master",
-        "ha.address": "127.0.0.1:10912",
-        "broker.address": "127.0.0.1:10911",
-    },
-}
+KINDS: Final = ("log", "kv", "broker", "classic")
+
+
+def settings_of(kind: str) -> dict[str, Any]:
+    """Its broker's ports are free: a broker that another program started there would answer."""
+    broker, ha = (f"127.0.0.1:{port}" for port in free_ports(2))
+    match kind:
+        case "kv":
+            return {"node.state_machine": "kv"}
+        case "broker":
+            return {"broker.address": broker}
+        case "classic":
+            return {"peers": "", "ha.role": "sync_master", "ha.address": ha, "broker.address": broker}
+    return {}
 
 
 class Broken:
@@ -54,7 +58,7 @@ def test_every_call_that_fails_is_a_problem_with_a_reference(
     async def work() -> None:
         chosen = {
             "node.id": "n0", "node.data": str(tmp_path), "peers": "n0-127.0.0.1:1",
-            "control.token_file": str(token_file(tmp_path)), **KINDS[kind],
+            "control.token_file": str(token_file(tmp_path)), **settings_of(kind),
         }  # fmt: skip
         app, trail = create_app(load(chosen, environ={})), tmp_path / operator_trail.NAME
         app.state.parts = Broken()

@@ -4,11 +4,12 @@ A connection that others opened has a place from its accept on, before any TLS. 
 valid request and a member's with an accepted HELLO (SAFETY C10). Its address says nothing: members and attackers share
 loopback and NAT.
 
-Invariants: the places without proof are bounded, and so are all together but the members'; whoever is new gets one: the
-unproven connection that was silent longest goes for it, then the client that was idle longest (it sent nothing and took
-no answer), never a member. An unproven connection ends at its deadline, an unfinished frame of a client's at its own.
-The memory of unfinished frames and of answers that nobody takes is bounded in sums (`memory_share`), the latter at once
-where a server says `answers_wait`, else twice a second. Time spent asleep (a paused machine) counts as one look.
+Invariants: the places without proof are bounded, and so are all together but the members'; whoever is new gets one, and
+time to speak: the unproven connection that was silent longest goes for it, none of the newest, then the client that was
+idle longest (it sent nothing and took no answer), never a member. An unproven connection ends at its deadline, an
+unfinished frame of a client's at its own. The memory of unfinished frames and of answers that nobody takes is bounded
+in sums (`memory_share`), the latter at once where a server says `answers_wait`, else twice a second. Time spent asleep
+(a paused machine) counts as one look.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 from typing import Final, Protocol
 
 from node.engine.memory_share import MOST, MemoryShare
@@ -32,6 +34,7 @@ RANKED_AT_ONCE: Final = 32
 UNTAKEN_S: Final = 60.0  # answers of which a client takes no byte
 CLIENTS_MAX: Final = 1024  # unproven ones among them; members come on top
 UNPROVEN_MAX: Final = 256
+NEWEST_SHARE: Final = 4  # of the unproven, one in so many is too new to go: its first bytes are on their way
 PLACES_MIN: Final = 16  # however few descriptors there are
 UNPROVEN_FRAME_BYTES_MAX: Final = 8 * MIB  # the longest entry in base64 fits; who claims more goes at once
 # In a frame for so long it may be given up for others' sake; younger ones only wait.
@@ -155,7 +158,8 @@ class Places:
         if among is self.clients:
             last = self._idlest_client()
         else:  # the order of arrival decides between equals
-            last = min(among, key=lambda one: (not one.is_silent, one.heard_at_s))
+            older = islice(among, len(among) - len(among) // NEWEST_SHARE)
+            last = min(older, key=lambda one: (not one.is_silent, one.heard_at_s))
         self._end(last, why)
         return True
 

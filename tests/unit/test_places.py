@@ -20,6 +20,7 @@ from node.engine.places import (
     FRAME_WITHIN_S,
     LOOK_EVERY_S,
     MIB,
+    NEWEST_SHARE,
     PLACES_MIN,
     UNPROVEN_FRAME_BYTES_MAX,
     UNPROVEN_MAX,
@@ -123,6 +124,16 @@ def test_a_member_that_has_begun_its_proof_outlives_any_number_of_silent_ones(po
     port.peers(20 * UNPROVEN_MAX)
     port.clients(2 * CLIENTS_MAX)
     assert not member.ended
+
+
+def test_who_comes_while_strangers_hold_half_frames_has_time_to_speak(port: Port) -> None:
+    """Its first bytes are a round trip away. It alone had said nothing, so the next one to come took its place."""
+    for one in port.peers(UNPROVEN_MAX):
+        one.part()
+    newcomer = Peer(port)
+    for _ in range(UNPROVEN_MAX // NEWEST_SHARE - 1):
+        port.peers(1)[0].part()
+    assert not newcomer.ended
 
 
 def test_where_all_places_are_clients_the_longest_idle_goes_and_no_member(port: Port) -> None:

@@ -75,7 +75,9 @@ async def trim(db: AsyncSession, before: datetime) -> int:
         return 0
     rows = select(func.max(TrailLink.row_id)).where(TrailLink.seq <= last.seq)
     rows_upto = await db.scalar(rows) or 0
-    gone = (TrailRow.at < before) & (TrailRow.id <= rows_upto)
+    # PostgreSQL may give a row its number before another one and its place in the chain behind it.
+    begun_later = select(TrailLink.row_id).group_by(TrailLink.row_id).having(func.min(TrailLink.seq) > last.seq)
+    gone = (TrailRow.at < before) & (TrailRow.id <= rows_upto) & TrailRow.id.not_in(begun_later)
     count = await db.scalar(select(func.count()).select_from(TrailRow).where(gone)) or 0
     await db.execute(delete(TrailRow).where(gone))
     await db.execute(delete(TrailLink).where(TrailLink.seq <= last.seq))

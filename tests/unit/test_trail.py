@@ -10,12 +10,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
-from datetime import timedelta
+from contextlib import closing, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, text
+from sqlalchemy.exc import DBAPIError
 
 from app.command_line import run as quorumscope
 from app.db.base import utc_now
@@ -278,3 +279,40 @@ def test_a_chain_that_several_processes_write_is_whole_also_to_who_looks_meanwhi
             one.wait()
     assert [one.returncode for one in writers] == [0] * WRITERS
     assert (done.rows, done.entries, done.rows_without_end) == (WRITERS * ROWS, 2 * WRITERS * ROWS, 0), looks
+
+
+@pytest.mark.process
+def test_retention_beside_writers_removes_nothing_that_the_chain_still_speaks_of(tmp_path: Path) -> None:
+    """On PostgreSQL a row may have its number before another one and its place in the chain behind it. Retention that
+    ended between the two removed both rows, and `trail verify` called one missing."""
+    url = prepared_url(tmp_path / "console.db")
+    command, root = [sys.executable, "-c", WRITER, url], Path(__file__).parents[2]
+    writers = [subprocess.Popen([*command, f"writer {number}", str(ROWS)], cwd=root) for number in range(WRITERS)]
+
+    async def trim_and_look() -> int:
+        engine = open_engine(url)
+        sessions = open_sessions(engine)
+        removed = 0
+
+        async def trimmed(before: datetime) -> int:
+            async with sessions() as db, db.begin():
+                return await trail_chain.trim(db, before)
+
+        while any(one.poll() is None for one in writers):
+            async with sessions() as db:
+                links = list(await db.scalars(select(TrailLink.at).order_by(TrailLink.seq)))
+            if links:
+                with suppress(DBAPIError):  # somebody else took the chain's next place first
+                    removed += await trimmed(links[len(links) // 2])
+            async with sessions() as db:
+                assert (await trail_chain.verify(db)).problems == []
+        await engine.dispose()
+        return removed
+
+    try:
+        removed = asyncio.run(trim_and_look())
+    finally:
+        for one in writers:
+            one.kill()
+            one.wait()
+    assert [one.returncode for one in writers] == [0] * WRITERS and removed > 0

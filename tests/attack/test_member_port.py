@@ -15,13 +15,14 @@ import resource
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.client import Denied, LedgerClient
+from node.access_rows import ALL, Right
+from node.client import Denied, LedgerClient, LedgerError
 from node.protocol.codes import RequestCode, ResponseCode
 from tests.attack.leading import keeping_the_leader
 from tests.attack.memory import Memory
@@ -268,35 +269,75 @@ def test_small_requests_of_much_work_are_refused_and_move_no_leader(attacked: Se
     quietly(attacked, attack)
 
 
+# --- rights ---------------------------------------------------------------------------------------------------------
+
+
+CALLS: dict[Right, Callable[[LedgerClient], Awaitable[Any]]] = {
+    Right.APPEND: lambda client: append_surely(client, b"mine", WITHIN_S),
+    Right.READ: lambda client: client.read(0, 1),
+    Right.OBSERVE: lambda client: client.state("n0"),
+    Right.OPERATE: lambda client: client.transfer("n9"),  # nobody's name: who has the right is refused for that
+}
+
+
+def rights_in_words(rights: Right) -> str:
+    return " + ".join(one.name.lower() for one in CALLS if one in rights and one.name) or "nothing"
+
+
 @pytest.mark.long
 def test_a_client_with_rights_is_no_member_and_one_without_is_nothing(tmp_path: Path) -> None:
-    own, app = tmp_path / "own", tmp_path / "app"
-    for path in (own, app):
-        path.touch(0o600)
-        path.write_text(f"{path.name}-0123456789abcdef")
+    """Each row has rights that are drawn; who shows its token may do what they say and nothing else, in any order."""
+    rng = drawn("rights")
+    tokens = {name: f"{name}-{rng.randbytes(12).hex()}" for name in ("own", "app", "tool", "robot")}
+    for name, token in tokens.items():
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(token)
+    given = {name: Right(rng.randrange(int(ALL) + 1)) for name in ("app", "tool", "robot", "anonymous")}
+    print({name: rights_in_words(rights) for name, rights in given.items()})
+    rows = ",".join(
+        f"{name if name == 'anonymous' else f'token {tmp_path / name}'} = {rights_in_words(rights)}"
+        for name, rights in given.items()
+    )
 
     class Rows(SecretGroup):
         def arguments(self, node_id: str, *more: str) -> list[str]:
-            rows = ("--set", f"access.rows=token {app} = append")
-            return super().arguments(node_id, "--set", f"node.token_file={own}", *rows, *more)
+            sets = ("--set", f"node.token_file={tmp_path / 'own'}", "--set", f"access.rows={rows}")
+            return super().arguments(node_id, *sets, *more)
 
     group = Rows(tmp_path)
+
+    async def attack() -> None:
+        for _ in range(3):
+            for name in rng.sample(sorted(given), len(given)):
+                token = tokens.get(name, rng.choice(["", tokens["app"][:-1], tokens["own"].upper()]))
+                may = given[name] | given["anonymous"]
+                client = group.client(token=token)
+                try:
+                    for needed in rng.sample(list(CALLS), len(CALLS)):
+                        said = f"{name} ({rights_in_words(may)}): {needed.name}"
+                        try:
+                            await CALLS[needed](client)
+                        except Denied:
+                            assert needed not in may, said
+                        except LedgerError:
+                            assert needed is Right.OPERATE and needed in may, said
+                        else:
+                            assert needed in may, said
+                finally:
+                    await client.close()
+
     try:
         group.start_all()
 
-        async def attack() -> None:
-            client, stranger = group.client(token=app.read_text()), group.client()
-            try:
-                await append_surely(client, b"mine", WITHIN_S)
-                for work in (stranger.append(b"x"), stranger.read(0, 1), client.read(0, 1), client.state("n0")):
-                    with pytest.raises(Denied):
-                        await work
-            finally:
-                await client.close()
-                await stranger.close()
+        async def begun() -> None:
+            client = group.client(token=tokens["own"])
+            await append_surely(client, b"the first", WITHIN_S)
+            await client.close()
 
+        asyncio.run(begun())
         asyncio.run(attack())
-        with Wire(group) as wire:
-            assert set(forged(wire)) == {ResponseCode.UNEXPECTED_MEMBER}
+        for _ in range(3):
+            with Wire(group, rng.choice(list(group.peers))) as wire:
+                assert set(forged(wire)) == {ResponseCode.UNEXPECTED_MEMBER}
     finally:
         group.close()

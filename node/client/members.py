@@ -6,7 +6,7 @@ Invariant: whoever is met later has to prove its group's id before anything is s
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,8 +65,7 @@ async def link_to(client: Links, member_id: str | None, retry: Retry) -> MemberL
 
 async def members(client: LedgerClient) -> dict[str, Any]:
     """Who belongs to the group, as its leader's log says. Raises LedgerError."""
-    link = await client.leader_link(Retry(LEADER_WITHIN_S))
-    return await client.introspect(link.member_id, "members")
+    return await _of_leader(client, lambda member_id: client.introspect(member_id, "members"))
 
 
 async def change_members(client: LedgerClient, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,5 +74,22 @@ async def change_members(client: LedgerClient, fields: Mapping[str, Any]) -> dic
 
     Gives `{code, index, term, appended, leaderId, detail}`; with `dryRun` what would follow.
     """
-    link = await client.leader_link(Retry(LEADER_WITHIN_S))
-    return await client.order(link.member_id, {"what": "members", **fields}, CHANGE_WITHIN_S)
+    what = {"what": "members", **fields}
+    return await _of_leader(client, lambda member_id: client.order(member_id, what, CHANGE_WITHIN_S))
+
+
+async def _of_leader(client: LedgerClient, ask: Callable[[str], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    """The answer of whoever leads; one that led when it was asked last, and is not there any more, is looked for anew.
+    Raises LedgerError."""
+    retry = Retry(LEADER_WITHIN_S)
+    while True:
+        link = await client.leader_link(retry)
+        try:
+            return await ask(link.member_id)
+        except Unreachable as error:  # no change was sent
+            client.forget(link)
+            retry.reason = str(error)
+        except LedgerError:
+            client.forget(link)
+            raise
+        await retry.pause()

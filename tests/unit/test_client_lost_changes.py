@@ -115,6 +115,22 @@ def test_no_answer_in_time_is_unknown_and_a_dry_run_changes_nothing(monkeypatch:
         asyncio.run(change(address))
 
 
+def test_who_led_and_is_gone_is_asked_once_and_then_whoever_leads() -> None:
+    """A client that lives on kept asking the member that led last, for ever, although another one led long since."""
+
+    async def ask(address: str) -> None:
+        client = LedgerClient({"n9": f"127.0.0.1:{free_ports(1)[0]}", "n0": address}, group="g", deadline_s=5.0)
+        try:
+            client._leader_id = "n9"
+            assert (await client_members.change_members(client, {"kind": "remove", "dryRun": True}))["code"] == 200
+            assert client._leader_id == "n0"
+        finally:
+            await client.close()
+
+    with leading(say_nothing) as address:
+        asyncio.run(ask(address))
+
+
 def test_what_was_not_sent_was_not_done() -> None:
     async def order() -> None:
         client = LedgerClient({"n0": f"127.0.0.1:{free_ports(1)[0]}"}, group="g", deadline_s=5.0)

@@ -201,6 +201,9 @@ def fenced(swarm: Swarm) -> Swarm:
     if swarm.broker:  # nothing but the broker reads the log, and who comes is in the log
         born_pos = swarm.born_pos // swarm.data_file_size * swarm.data_file_size
         swarm = replace(swarm, applier=False, learner=0.0, born_pos=born_pos)
+    left_bytes = -swarm.born_pos % swarm.data_file_size
+    if 0 < left_bytes < BLANK_BYTES:  # no log begins there; another choice made the files shorter
+        swarm = replace(swarm, born_pos=swarm.born_pos + left_bytes)
     if swarm.membership:
         # One learner of an operator that no log knows is another story. Who leaves may hold the last sound copy of
         # what rotted elsewhere: nobody who removes a member knows that.

@@ -96,6 +96,7 @@ SPOILED = {
     " status, detail, target, credential FROM admin_trail WHERE id = {row}",
     "an entry away": "DELETE FROM trail_chain WHERE seq = {link}",
     "an entry's content": "UPDATE trail_chain SET content = replace(content, ':', ': ') WHERE seq = {link}",
+    "an entry's content, but not what it says": "UPDATE trail_chain SET content = content || ' ' WHERE seq = {link}",
     "an entry's hash": "UPDATE trail_chain SET hash = '{zeros}' WHERE seq = {link}",
     "an entry's time": "UPDATE trail_chain SET at = '2020-01-01 00:00:00.000000' WHERE seq = {link}",
     "a row slipped in before all": "INSERT INTO admin_trail SELECT 0, at, user_name, role, via, address, action,"

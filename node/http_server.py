@@ -4,7 +4,8 @@ Invariants: at most `connections_max` connections, and fewer where the process h
 kept for its database and for what it asks others; where all places are taken a newcomer gets that of the one that has
 gone without a whole request for longest (an address is no identity: nobody is refused for where they come from), and
 only where every connection has one is it refused, with 503 as problem+json, and not even then where somebody takes
-nothing of an answer for YIELDS_S, or has been taking answers for that long without a pause. What all answers have that
+nothing of an answer for YIELDS_S, or has for that long been taking answers, or sending requests ahead of them, without
+a pause. What all answers have that
 nobody took yet is bounded: whoever has taken nothing for longest goes. A head that is not complete after HEAD_S, a body
 after BODY_S, and an answer of which nothing more is taken for STALL_S cost their connection, however slowly bytes come.
 TLS handshakes, which come before all that, are bounded in `node.tls_listener`.
@@ -102,7 +103,8 @@ class Places(Base):
 
     def free_a_place(self) -> bool:
         """Of who idles, then of who has not said all of a request, the one that does so longest goes; then who takes
-        nothing of an answer, and then who has been taking answers for longest, drop by drop."""
+        nothing of an answer, and then who has gone longest without a pause: taking answers drop by drop, or with the
+        next request there before the answer to the last one, so that it is never idle."""
         now_s = time.monotonic()
         ours = [one for one in self.connections if isinstance(one, Places)]
         states = {one: one.note_state(now_s) for one in ours}
@@ -111,15 +113,19 @@ class Places(Base):
             if waiting:
                 min(waiting, key=lambda one: one.since_s).leave()
                 return True
-        stalled = self.longest_stalled(ours)
-        if stalled is None:
-            return False
-        if now_s - stalled.taken_s < YIELDS_S:
-            taking = [one for one in ours if states[one] == "stalled" and now_s - one.idle_s >= YIELDS_S]
-            stalled = min(taking, key=lambda one: one.idle_s, default=None)
-        if stalled is not None:
-            stalled.leave()
-        return stalled is not None
+        goes = self.longest_stalled(ours)
+        if goes is None or now_s - goes.taken_s < YIELDS_S:
+            never_idle = [
+                one for one in ours if now_s - one.idle_s >= YIELDS_S and (states[one] == "stalled" or one.has_more())
+            ]
+            goes = min(never_idle, key=lambda one: one.idle_s, default=None)
+        if goes is not None:
+            goes.leave()
+        return goes is not None
+
+    def has_more(self) -> bool:
+        """Whether a request waits behind the one that is answered. No browser sends one, and no client of ours."""
+        raise NotImplementedError
 
     def longest_stalled(self, among: list[Places]) -> Places | None:
         """Who has taken nothing of an answer for longest; None: nobody has one waiting."""

@@ -69,6 +69,9 @@ class BoundedH11(Places, H11Protocol):
         super().__init__(*given, **named)
         self.conn = FewChunks(h11.SERVER, HEAD_BYTES_MAX)
 
+    def has_more(self) -> bool:
+        return bool(self.conn.trailing_data[0])
+
     def send_400_response(self, msg: str) -> None:
         """Also while a request is answered: what is still sent of that answer goes nowhere, and behind its first byte
         there is no other one. uvicorn raises then, here or in the application: an error in the log for each stranger

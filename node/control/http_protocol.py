@@ -38,6 +38,9 @@ class BoundedHttp(Places, HttpToolsProtocol):
         if self.unfinished_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self.send_400_response("The request's head is too long.")
 
+    def has_more(self) -> bool:
+        return bool(self.pipeline)
+
     def send_400_response(self, msg: str) -> None:
         self.transport.write(unreadable(msg))
         self.transport.close()

@@ -276,6 +276,34 @@ def test_a_newcomer_gets_the_place_of_who_takes_drop_by_drop(protocol: type[Plac
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_newcomer_gets_the_place_of_who_sends_requests_ahead(protocol: type[Places]) -> None:
+    """Whoever had the next request there before the answer to the last one was never idle: a place for ever."""
+
+    async def work() -> None:
+        async with serving(protocol, connections_max=4, limit_s=3600) as port:
+            asked = b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n"
+            writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(4)]
+            for number, writer in enumerate(writers):
+                writer.write(asked * (2 if number < 2 else 1))
+            here = SERVERS[-1].server_state.connections
+            await until(lambda: in_state("answer") == 4 and sum(one.has_more() for one in here) == 2)
+            ahead = [one for one in here if one.has_more()]
+            for one in here:
+                one.idle_s = time.monotonic() + 3600
+            assert not ahead[0].free_a_place(), "who began just now may go on"
+            for one in here:
+                one.idle_s = time.monotonic() - YIELDS_S
+            await gets_in(port)
+            assert len(set(ahead) & here) == 1
+            assert ahead[0].free_a_place() and not set(ahead) & here
+            assert not next(iter(here)).free_a_place(), "one answer may take its time"
+            for writer in writers:
+                writer.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_where_everybody_has_a_request_a_newcomer_is_told_to_come_again(protocol: type[Places]) -> None:
     async def work() -> None:
         async with serving(protocol, connections_max=4, limit_s=3600) as port:

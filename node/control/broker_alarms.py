@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from node.background import Background
-from node.control.broker_link import BrokerLink, is_busy
+from node.control.broker_link import BrokerLink, NotUnderstood, is_busy
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.control.stalled_consumers import GONE, StalledConsumers
@@ -78,6 +78,7 @@ class BrokerAlarms:
             await asyncio.sleep(EVERY_S)
 
     async def _look(self) -> None:
+        is_known = True
         try:
             self.said = await self._link.broker(WITHIN_S)
             wrong = troubles(self.said, leads=self.said.leader_id == self._self_id)
@@ -88,8 +89,9 @@ class BrokerAlarms:
                 self._idle_since_s = self._idle_since_s if IDLE & self._found.keys() else None
                 return
             self.said, wrong = None, {DOWN: problem.detail.rstrip(".")}
+            is_known = not isinstance(problem, NotUnderstood)  # such a one may well take messages
         now_s, before = time.monotonic(), self._found
-        self._idle_since_s = (self._idle_since_s or now_s) if IDLE & wrong.keys() else None
+        self._idle_since_s = (self._idle_since_s or now_s) if is_known and IDLE & wrong.keys() else None
         self._found = {}
         for code, text in wrong.items():
             began_s, since, _ = before.get(code, (now_s, now_text(), ""))

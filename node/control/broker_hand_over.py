@@ -20,7 +20,7 @@ import logging
 import time
 from typing import Final
 
-from node.control.broker_link import BrokerLink, is_busy
+from node.control.broker_link import BrokerLink, NotUnderstood, is_busy
 from node.control.common import Parts
 from node.control.leadership import carry_out
 from node.control.operations import end_of
@@ -79,7 +79,7 @@ class BrokerHandOver:
         try:
             said = await self._broker.broker(PATIENCE_S, patient=True)
         except Problem as problem:
-            return is_busy(problem)
+            return is_busy(problem) or isinstance(problem, NotUnderstood)
         return said.role == "MASTER"
 
 

@@ -32,6 +32,10 @@ Json = dict[str, Any]
 V = TypeVar("V", bound=View)
 
 
+class NotUnderstood(Problem):
+    """The broker answers, and not as this version reads it."""
+
+
 class BrokerLink:
     """Connects when it is first asked, and again after it was lost."""
 
@@ -90,7 +94,7 @@ def _read(view: type[V], answer: Command) -> V:
         return read(view, json.loads(bytes(answer.body)))
     except (ValueError, RecursionError) as error:  # it is of another version, while a node is being upgraded
         text = f"This member's broker answers what this version cannot read ({error}): restart the node."
-        raise Problem(503, "The broker cannot be understood", text, headers=RETRY) from error
+        raise NotUnderstood(503, "The broker cannot be understood", text, headers=RETRY) from error
 
 
 def broker_away(error: Unavailable) -> Problem:

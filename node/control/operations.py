@@ -12,7 +12,7 @@ import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
@@ -21,6 +21,7 @@ from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.problems import Problem
 
 Json = dict[str, Any]
+T = TypeVar("T")
 KEPT_MAX = 1000
 RUNNING = "running"
 
@@ -118,6 +119,14 @@ async def end_of(work: Awaitable[Json]) -> Json:
         return {"state": "failed", "problem": {"title": "The engine does not answer", "detail": str(error)}}
     except EngineRefused as error:
         return unknown(str(error))
+
+
+async def once_begun(asking: Awaitable[T]) -> T:
+    """A further question of an operation: that it was not sent says nothing of what the first one began."""
+    try:
+        return await asking
+    except (EngineAway, EngineSilent) as error:
+        raise EngineSilent(str(error)) from error
 
 
 def unknown(why: str) -> Json:

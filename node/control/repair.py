@@ -17,7 +17,7 @@ from pydantic import Field
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, state_to_act_on
 from node.control.engine_link import EngineRefused
 from node.control.leadership import STARTED, Key
-from node.control.operations import located, unknown
+from node.control.operations import located, once_begun, unknown
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.request_body import RequestBody
 from node.views.state import RepairView, ScrubPassView, ScrubView, StateView
@@ -85,7 +85,7 @@ async def ask(parts: Parts, what: str) -> Json:
 
 async def look(parts: Parts) -> StateView:
     await asyncio.sleep(LOOK_S)
-    return await parts.snapshots.ask(StateView, timeout_s=ASK_S)
+    return await once_begun(parts.snapshots.ask(StateView, timeout_s=ASK_S))
 
 
 async def follow_scrub(parts: Parts, operation: Json) -> Json:

@@ -14,7 +14,7 @@ from pydantic import Field
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, state_to_act_on
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import located
+from node.control.operations import located, once_begun
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
@@ -97,7 +97,8 @@ async def go_on(parts: Parts, body: Trim, operation: Json) -> Json:
     files = size_bytes = 0
     kept_by: list[Json] = []
     while True:
-        answer = await ask(parts, body, dry_run=False)
+        asking = ask(parts, body, dry_run=False)
+        answer = await (once_begun(asking) if files else asking)
         files, size_bytes = files + answer["removedFiles"], size_bytes + answer["removedBytes"]
         kept_by = answer["keptBy"] or kept_by
         outcome = {

@@ -330,6 +330,21 @@ def test_a_broker_of_another_version_is_not_read_as_one_that_has_nothing(monkeyp
         asyncio.run(link.broker())
 
 
+def test_a_broker_of_another_version_is_not_taken_for_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may well take messages: leadership left its member every few seconds while a node was being upgraded."""
+
+    async def command(*_: object) -> Command:
+        return Command(Answer.SUCCESS, 1, body=b'{"role": "MASTER", "dispatch": {}}')
+
+    monkeypatch.setattr(BrokerLink, "command", command)
+    monkeypatch.setattr(broker_alarms, "GRACE_S", 0.0)
+    alarms = BrokerAlarms(BrokerLink(load({"peers": "n0-127.0.0.1:1", "broker.address": "127.0.0.1:2"})), "n0")
+    asyncio.run(alarms._look())
+    [one] = alarms.now()
+    assert one.code == "broker_down" and one.text.endswith("restart the node")
+    assert alarms._idle_since_s is None
+
+
 def test_the_broker_of_the_leader_takes_all_messages_with_it() -> None:
     story = Story()
     story.look(2)

@@ -10,7 +10,7 @@ import pytest
 
 from node.control import broker_hand_over
 from node.control.broker_hand_over import AFTER_S, AGAIN_S_MAX, PATIENCE_S, BrokerHandOver, voters_behind
-from node.control.broker_link import refusal
+from node.control.broker_link import NotUnderstood, refusal
 from node.control.engine_link import EngineSilent
 from node.control.problems import Problem
 from node.protocol.codes import ResponseCode
@@ -50,6 +50,8 @@ class Node:
         assert patient and within_s == PATIENCE_S
         if self.role == "busy":
             raise refusal(Answer.SYSTEM_BUSY, "8 such questions are being answered: try again")
+        if self.role == "of another version":
+            raise NotUnderstood(503, "The broker cannot be understood", "role is missing")
         if self.role is None:
             raise Problem(503, "The broker does not answer", "no answer in time")
         return SimpleNamespace(role=self.role)
@@ -138,7 +140,9 @@ def test_one_that_does_not_take_it_leaves_the_turn_to_the_next(
     assert [one["transfereeId"] for one in node.asked] == ["n2", "n0", "n2", "n0"]
 
 
-@pytest.mark.parametrize(("role", "tries"), [("MASTER", []), ("busy", []), ("SLAVE", [5, 10, 20])])
+@pytest.mark.parametrize(
+    ("role", "tries"), [("MASTER", []), ("busy", []), ("of another version", []), ("SLAVE", [5, 10, 20])]
+)
 def test_a_broker_that_is_only_slow_keeps_leadership_and_one_that_is_no_master_does_not(
     monkeypatch: pytest.MonkeyPatch, role: str, tries: list[int]
 ) -> None:

@@ -101,6 +101,33 @@ def test_only_what_was_not_asked_has_failed(error: Exception, ends: str) -> None
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("error", [EngineAway("refused"), EngineSilent("no answer to the greeting", sent=False)])
+def test_what_was_begun_has_not_failed_because_a_later_question_was_not_sent(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A scrub and a repair go on in the engine; of a trim a part has gone."""
+
+    async def ask(*_: object, **__: object) -> StateView:
+        raise error
+
+    monkeypatch.setattr(repair, "LOOK_S", 0.0)
+    body = trim.Trim(through_index=99)
+
+    async def work() -> None:
+        operations = Operations()
+        works = (
+            lambda: repair.follow_scrub(parts_of(Link({"code": 200, "passNumber": 3}), ask=ask), {}),
+            lambda: repair.follow(parts_of(Link({"code": 200}), ask=ask), {}),
+            lambda: trim.go_on(parts_of(Link(removed(3, []), error)), body, {}),
+        )
+        begun = [operations.start("any", None, {}, "", one) for one in works]
+        await until(lambda: all(one["state"] != RUNNING for one in begun))
+        assert [(one["state"], one["problem"]["detail"]) for one in begun] == [("unknown", str(error))] * 3
+        await operations.close()
+
+    asyncio.run(work())
+
+
 # --- transfers and members --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("term", [None, 0, 7])
 def test_the_leader_itself_is_told_in_which_term_it_is_to_be(term: int | None) -> None:

@@ -41,7 +41,8 @@ def start_job(directory: Path, *, outlives: bool) -> subprocess.Popen[bytes]:
 
 
 def request_cancel(directory: Path) -> None:
-    """Holds also for a job that has not started yet."""
+    """Holds also for a job that has not started yet, or whose spec is still to be written."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     (directory / "cancel").touch()
 
 

@@ -107,6 +107,13 @@ def test_a_cancel_counts_while_the_jvm_starts(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+def test_a_cancel_comes_before_the_spec(tmp_path: Path) -> None:
+    """The audit is known before its directory is made: a cancel in between was a bare 500."""
+    request_cancel(tmp_path / "audits" / "7")
+    write_spec(tmp_path / "audits" / "7", [])
+    assert (tmp_path / "audits" / "7" / "cancel").exists()
+
+
 def test_a_cancel_before_the_start_counts(tmp_path: Path) -> None:
     job = tmp_path / "job"
     with served(build(tmp_path)) as planes:

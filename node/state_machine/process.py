@@ -50,6 +50,7 @@ WAITING_AT_ONCE: Final = 256  # questions that wait, between two looks at what c
 SAVE_BYTES: Final = 1 << 30  # of entries behind the last save, however few: a data file's, or old ones could never go
 SAVES_SHARE: Final = 10  # of all time, saves that nobody asked for take one part in so many
 SAVES_APART_NS: Final = 2_000_000_000  # and begin no sooner: what a start applies again is seconds of load as it is
+PASSED_NS: Final = 60_000_000_000  # behind its rest, before it saves what passed meanwhile, at whatever entry it is
 AGAIN_NS_MIN: Final = 5_000_000_000  # after a save that failed; twice as long after each further one
 AGAIN_NS_MAX: Final = 300_000_000_000
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
@@ -256,8 +257,9 @@ class Process:
     def _save_if_due(self) -> None:
         caller, every = self._caller, self._options.save_every
         behind = caller.at - self._saved_index
-        due = (caller.at + 1) % every == 0 or self._unsaved_bytes >= SAVE_BYTES
-        due = behind > 0 and (due or self._again_ns > 0) and self._may_save() and not caller.stopped_by
+        passed = behind >= every and time.monotonic_ns() >= self._rest_until_ns + PASSED_NS
+        due = passed or (caller.at + 1) % every == 0 or self._unsaved_bytes >= SAVE_BYTES or self._again_ns > 0
+        due = due and behind > 0 and self._may_save() and not caller.stopped_by
         if self._saving is not None or not (due or self._save_asked):
             return
         self._save_asked, self._unsaved_bytes = False, 0

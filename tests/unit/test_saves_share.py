@@ -18,7 +18,15 @@ from node.state_machine import frames
 from node.state_machine.frames import BatchFrame, FrameReader, Kind, SavedFrame
 from node.state_machine.kind import Type, body_of, kind_of
 from node.state_machine.kv import KeyValue
-from node.state_machine.process import AGAIN_NS_MAX, AGAIN_NS_MIN, SAVES_APART_NS, SAVES_SHARE, Options, Process
+from node.state_machine.process import (
+    AGAIN_NS_MAX,
+    AGAIN_NS_MIN,
+    PASSED_NS,
+    SAVES_APART_NS,
+    SAVES_SHARE,
+    Options,
+    Process,
+)
 from node.state_machine.saving import SteppedSave, Target
 from node.store.errors import StoreFull
 from node.store.memory_store import MemoryStore
@@ -204,6 +212,30 @@ def test_members_save_behind_the_same_entries_however_these_came_to_them(tmp_pat
             states.append([(one.meta.index, one.meta.data_crc) for one in snapshots.snapshots_in(directory)])
     assert [index for index, _ in states[0]] == [99, 79, 59, 39, 19]
     assert states[0] == states[1] == states[2]
+
+
+def test_what_a_burst_left_behind_its_last_save_is_saved_although_nothing_more_comes(tmp_path: Path) -> None:
+    """Behind all that passed while it rested there was no save until the next such entry, and a start applied it all
+    again."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = Process(theirs, KeyValue(), KIND, Options("kv", tmp_path, 10, 3))
+        log = MemoryStore(kind=KIND.name)
+        for count in (10, 25):
+            data = log.append_as_leader([body_of(Type.COMMAND, 1, encode_put(b"key", b"v"))] * count, 1)[0].data
+            first = process._caller.at + 1
+            process._batch(frames.read_batch(frame_of(BatchFrame(0, first, log.end_index, True, data))))
+            process._save_if_due()
+            while process._saving is not None:
+                process._save_goes_on(process._saving, select.select([process._saving], [], [], 0.01)[0])
+        assert process._saved_index == 9 and process._caller.at == 34, "it rested"
+        process._rest_until_ns = time.monotonic_ns()
+        process._save_if_due()
+        assert process._saving is None, "entry 39 may come soon, behind which all members save"
+        process._rest_until_ns = time.monotonic_ns() - PASSED_NS
+        process._save_if_due()
+        assert process._saving is not None and process._save_index == 34
+        process._saving.abandon()
 
 
 def frame_of(one: BatchFrame) -> memoryview:

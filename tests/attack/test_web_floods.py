@@ -26,12 +26,14 @@ import pytest
 
 from app.security.links import issue
 from node.children import apart
+from node.http_server import YIELDS_S
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
 FEW_DESCRIPTORS = 300
+TRIES = 12
 SEED = int(os.environ.get("ATTACK_SEED", 12))  # `make prove` draws others
 
 
@@ -133,6 +135,82 @@ def test_idle_and_half_connections_keep_nobody_out(tmp_path: Path, where: str) -
             until(lambda: page(newcomer, "/healthz"))  # a newcomer gets in
         closed = sum(ended(one) for one in strangers[:8])
         assert closed == 8, "those that came first made room"
+
+
+class AheadOfAnswers:
+    """Strangers who send requests ahead of their answers, take these drop by drop, and come again when they are put
+    out: none of them is ever idle, or takes nothing."""
+
+    def __init__(self, url: str, path: str, chosen: random.Random) -> None:
+        self._url, self._chosen = url, chosen
+        self._request = f"GET {path} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\n\r\n".encode()
+        self._here, self._done = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        assert self._here.wait(WAIT_S)
+
+    def __exit__(self, *_raised: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        held = [self._one() for _ in range(self._chosen.randrange(520, 640))]
+        self._here.set()
+        while not self._done.is_set():
+            for number, one in enumerate(held):
+                if one is None or self._is_put_out(one):
+                    held[number] = self._one()
+            self._done.wait(0.2)
+        for one in held:
+            if one is not None:
+                one.close()
+
+    def _one(self) -> socket.socket | None:
+        parts = urlsplit(self._url)
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.settimeout(WAIT_S)
+        try:
+            one.connect((parts.hostname, parts.port))
+            one.sendall(self._request * self._chosen.randrange(20, 40))
+        except OSError:
+            one.close()
+            return None
+        one.setblocking(False)
+        return one
+
+    def _is_put_out(self, one: socket.socket) -> bool:
+        with suppress(BlockingIOError):
+            try:
+                if one.recv(4096):
+                    return False
+            except ConnectionError:
+                pass
+            one.close()
+            return True
+        return False
+
+
+@pytest.mark.parametrize("where", ["console", "control plane"])
+def test_requests_ahead_of_their_answers_keep_nobody_out(tmp_path: Path, where: str) -> None:
+    print(f"seed {SEED}")
+    with ExitStack() as stack:
+        if where == "console":
+            url, path = stack.enter_context(console(tmp_path))[0], "/static/app.css"
+        else:
+            url, path = stack.enter_context(control_plane(tmp_path)), "/api/v1/openapi.json"
+        stack.enter_context(AheadOfAnswers(url, path, random.Random(SEED)))
+        time.sleep(2 * YIELDS_S)
+        tries = [came_in(url) for _ in range(TRIES)]
+        print(tries)
+        assert sum(tries) > TRIES // 2, tries
+
+
+def came_in(url: str) -> bool:
+    with httpx2.Client(base_url=url, timeout=WAIT_S, trust_env=False) as newcomer:
+        return page(newcomer, "/healthz")
 
 
 @pytest.mark.parametrize("where", ["console", "control plane"])

@@ -28,7 +28,7 @@ from app.console.own_facts import (
 )
 from app.console.own_rules import AUTHORITIES, OURS, TOKEN_SOON, OwnProblems
 from app.db.base import rfc3339, utc_now
-from app.db.engine import Sessions, between_writes, normal_url
+from app.db.engine import Sessions, between_writes, database_path, normal_url
 from app.db.models import ApiToken, ConsoleMeta
 from node.background import Background, reason_of
 from node.certificates import ends_of
@@ -99,9 +99,7 @@ class OwnWatch:
         return (sum(sizes) if sizes else None), str(path)
 
     def file(self) -> Path | None:
-        url = normal_url(self.console.settings.db_url)
-        named = url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:"
-        return Path(str(url.database)) if named else None
+        return database_path(normal_url(self.console.settings.db_url))
 
     def look_at_files(self) -> tuple[DiskFacts | None, tuple[CertificateFacts, ...]]:
         path = self.file()

@@ -2,9 +2,9 @@
 
 SQLite by default (a file, WAL, foreign keys on); `postgresql://…` by URL (psycopg 3, with the extra `postgresql`).
 Invariants: with SQLite one transaction writes at a time, the others of this process wait for their turn in order, at
-most BUSY_S, and not in SQLite's own retries; readers wait for nobody. The database's file and its directory are made
-for their owner only. No error says what a statement was given: errors are logged, and hashes of passwords, addresses
-of webhooks and names that were tried at the login are among it.
+most BUSY_S, and not in SQLite's own retries; readers wait for nobody; a file that was removed meanwhile takes no write.
+The database's file and its directory are made for their owner only. No error says what a statement was given: errors
+are logged, and hashes of passwords, addresses of webhooks and names that were tried at the login are among it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import importlib.util
 import logging
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 
+from app.db.opened_file import OpenedFile
 from app.resources import resource
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ Sessions = async_sessionmaker[AsyncSession]
 BUSY_S: Final = 5.0
 WRITE_AGAIN_S: Final = 1.0
 WRITER: Final = "writer"
+FILE: Final = "file"
 
 
 def normal_url(db_url: str) -> URL:
@@ -91,8 +94,9 @@ def open_engine(db_url: str) -> AsyncEngine:
 class Turn:
     """A transaction that writes, in its turn: what `session.begin()` gives with SQLite."""
 
-    def __init__(self, session: AsyncSession, writer: asyncio.Lock) -> None:
+    def __init__(self, session: AsyncSession, writer: asyncio.Lock, file: OpenedFile | None) -> None:
         self.writer = writer
+        self.file = file
         self.transaction = AsyncSession.begin(session)
 
     async def __aenter__(self) -> AsyncSessionTransaction:
@@ -102,7 +106,12 @@ class Turn:
         except TimeoutError:
             raise OperationalError("BEGIN", None, TimeoutError("the database is locked")) from None
         try:
+            if self.file is not None:
+                self.file.check()
             return await self.transaction.__aenter__()
+        except sqlite3.OperationalError as error:
+            self.writer.release()
+            raise OperationalError("BEGIN", None, error) from None
         except BaseException:
             self.writer.release()
             raise
@@ -120,7 +129,7 @@ class OneWriter(AsyncSession):
     """Reads whenever it likes; writes within `begin()`, one session at a time."""
 
     def begin(self) -> Turn:  # type: ignore[override]
-        return Turn(self, self.info[WRITER])
+        return Turn(self, self.info[WRITER], self.info[FILE])
 
 
 async def until_taken(write: Callable[[], Awaitable[T]], what: str) -> T:
@@ -162,7 +171,13 @@ async def between_writes(sessions: Sessions) -> AsyncIterator[None]:
 def open_sessions(engine: AsyncEngine) -> Sessions:
     if engine.dialect.name != "sqlite":
         return async_sessionmaker(engine, expire_on_commit=False)
-    return async_sessionmaker(engine, class_=OneWriter, expire_on_commit=False, info={WRITER: asyncio.Lock()})
+    path = database_path(engine.url)
+    file = OpenedFile(path) if path is not None else None
+    if file is not None:
+        event.listen(engine.sync_engine, "do_connect", file.connecting)
+        event.listen(engine.sync_engine, "connect", file.connected)
+    own = {WRITER: asyncio.Lock(), FILE: file}
+    return async_sessionmaker(engine, class_=OneWriter, expire_on_commit=False, info=own)
 
 
 def alembic_config(db_url: str) -> Config:
@@ -172,11 +187,15 @@ def alembic_config(db_url: str) -> Config:
     return config
 
 
+def database_path(url: URL) -> Path | None:
+    named = url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:"
+    return Path(str(url.database)) if named else None
+
+
 def prepare_directory(db_url: str) -> None:
     """SQLite makes no directory, and a file that others may read; its side files take over the file's mode."""
-    url = normal_url(db_url)
-    if url.get_backend_name() == "sqlite" and url.database and url.database != ":memory:":
-        path = Path(url.database)
+    path = database_path(normal_url(db_url))
+    if path is not None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 

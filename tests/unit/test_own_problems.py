@@ -240,6 +240,35 @@ def test_a_locked_database_is_found_reported_and_so_is_its_end(tmp_path: Path, m
     run(work())
 
 
+@pytest.mark.sqlite
+def test_a_database_whose_file_was_removed_is_found_and_takes_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite goes on writing into a file that has no name any more, and all of it is gone with the console."""
+    monkeypatch.setattr("app.console.own_watch.LOOK_EVERY_S", 0.05)
+    file, aside = tmp_path / "console.db", tmp_path / "aside.db"
+    body = {"name": "ops", "webhook": {"url": "http://127.0.0.1:9/"}, "hold_s": 0}
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            watch: OwnWatch = kit.app.state.own_watch
+            await kit.until(lambda: watch.facts.database.write_ms is not None)
+            file.rename(aside)
+            await kit.until(lambda: watch.facts.database.error is not None)
+            (found,) = (await ann.get("/api/v1/problems")).json()["console"]
+            assert found["code"] == "database_not_writable" and "removed or replaced" in found["text"]
+            answer = await ann.change("POST", "/api/v1/alerts/routes", json=body)
+            assert answer.status_code == 503, answer.text
+            answers = await asyncio.gather(*(ann.get("/api/v1/clusters") for _ in range(12)))
+            assert {one.status_code for one in answers} <= {200, 503} and not file.exists()
+            aside.rename(file)
+            await kit.until(lambda: watch.facts.database.error is None)
+            assert (await ann.change("POST", "/api/v1/alerts/routes", json=body)).status_code == 201
+
+    run(work())
+
+
 def test_the_console_tells_of_its_disk_certificate_tokens_and_clocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,10 +195,11 @@ def few_slaves(facts: Facts) -> Iterator[Finding]:
 def unserved_slaves(facts: Facts) -> Iterator[Finding]:
     """Each slave that gets nothing, once: by its own word, by its master's, or by what neither says.
 
-    Where there is no master, nobody gets anything, and `no_master` says so: the slaves are not what is wrong.
+    Where there is no master, nobody gets anything, and `no_master` says so: the slaves are not what is wrong. One that
+    serves anybody is there, heard or not.
     """
     master = master_of(facts.view)
-    orphaned = master is None and not unseen_masters(facts.view)
+    served = {one.id for one, said in slaves_of(facts.view) if said.following and said.following.state == "transfer"}
     known = {one.id for one in facts.members}
     refused = (
         {each.about: each.text for each in master[1].problems if each.code == "slave_not_served"} if master else {}
@@ -215,14 +216,13 @@ def unserved_slaves(facts: Facts) -> Iterator[Finding]:
             severity, what = REFUSED[stand]
             text = f"{one.id} {what}, and gets nothing for {{age}}{f': {why}' if why else ''}"
             yield Finding(f"ha_{stand}", severity, text, one.id)
-        elif orphaned:
+        elif master is None and not served:
             continue
         elif follows is None or follows.state != "transfer" or (master is not None and link is None):
             tried = f", tried last at {follows.address}" if follows is not None and follows.address else ""
             because = f": {why}" if why else ""
             text = f"{one.id} gets nothing from its master for {{age}}{tried}{because}"
             yield Finding("ha_slave_gone", ATTENTION, text, one.id, grace_s=GRACE_S)
-    served = {one.id for one, said in slaves_of(facts.view) if said.following and said.following.state == "transfer"}
     for name, why in refused.items():
         if name not in known:
             yield Finding(

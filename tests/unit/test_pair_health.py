@@ -186,6 +186,14 @@ def test_a_broker_that_ends_again_and_again_beside_a_control_plane_is_not_called
     assert view.sentence.headline.startswith("The broker m does not answer its control plane for ")
 
 
+def test_a_slave_that_is_not_served_while_another_one_is_is_named_though_their_master_is_not_heard() -> None:
+    """Cut off from the console, it serves s2: that s1 gets nothing is no part of that."""
+    pair = FakePair()
+    pair.alive["m"] = False
+    pair.ha["s1"]["following"] |= {"state": "ready", "reason": "connection refused"}
+    assert ("ha_slave_gone", "s1") in {(one.code, one.node_id) for one in pair.view().problems}
+
+
 def test_that_nobody_takes_messages_is_said_once() -> None:
     master_silent(pair := FakePair())
     sentence = pair.view().sentence

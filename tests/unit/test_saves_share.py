@@ -228,6 +228,7 @@ def test_what_a_burst_left_behind_its_last_save_is_saved_although_nothing_more_c
             process._save_if_due()
             while process._saving is not None:
                 process._save_goes_on(process._saving, select.select([process._saving], [], [], 0.01)[0])
+            process._rest_until_ns = 1 << 62
         assert process._saved_index == 9 and process._caller.at == 34, "it rested"
         process._rest_until_ns = time.monotonic_ns()
         process._save_if_due()

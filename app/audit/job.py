@@ -35,7 +35,7 @@ from app.audit.pins import RENEW_S, AuditPins
 from app.audit.progress import Progress
 from app.audit.replicas import ReplicaSpec
 from app.audit.result import DEPTHS, build_result
-from app.audit.session import LOCAL, is_local, start_session
+from app.audit.session import LOCAL, how_jvm_ended, is_local, start_session
 from app.audit.sizes import estimate_bytes
 from app.audit.spark import NoSpark, await_spark
 from app.audit.states import about_states, compare_states, saved_states
@@ -179,7 +179,9 @@ class Job:
         except NoSpark as error:
             self.fail(FAILED, "no_spark", str(error))
         except Exception as error:
-            self.fail(FAILED, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            ended = how_jvm_ended(self._session)
+            said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            self.fail(FAILED, "failed" if ended is None else "jvm_ended", ended or said)
 
     def _fence(self) -> Fence:
         with self._errors_end_it():

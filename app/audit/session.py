@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.audit.java import find_java_home
 from app.resources import code_root
 
 LOCAL = "local[*]"
+# Its connections break a moment before its process is seen to be gone.
+ENDING_S: Final = 1.0
 # What a task needs: the comparison and the values it decodes.
 SHIPPED = (
     "app/__init__.py",
@@ -99,3 +103,18 @@ def start_session(master: str = LOCAL, app_name: str = "quorumscope audit", work
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def how_jvm_ended(session: Any) -> str | None:
+    """None while it runs, or where it is another machine's. Python itself says no more than "connection refused", which
+    sounds as if a member had refused."""
+    process = None if session is None else session.sparkContext._gateway.proc
+    if process is None:
+        return None
+    try:
+        code = process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        return None
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    hint = "; the kernel's log says whether this machine was out of memory" if code == -signal.SIGKILL else ""
+    return f"Spark's JVM {how}{hint}; this says nothing of the replicas: start the audit again"

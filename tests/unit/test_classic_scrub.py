@@ -185,6 +185,23 @@ def test_what_a_read_met_is_damage_until_the_place_is_sound(bytes_per_s: int, tm
 
 
 @story
+async def test_what_has_expired_takes_no_finding_s_place_where_there_are_no_passes(tmp_path: Path) -> None:
+    """Of so many findings the next one was not said any more."""
+    log = log_of(tmp_path, DAMAGES_MAX * 3)
+    scrub = LogScrub(log, 0, 0, lambda *_said: None, lambda: False, slept)
+    records = log.last_records(DAMAGES_MAX * 3)
+    last = records[-1]
+    for record in [*records[:DAMAGES_MAX], last]:
+        patch(log, record.offset + 95, b"\xff\x00\xff")
+    for record in records[:DAMAGES_MAX]:
+        scrub.met(record.offset, log.read(record.offset, record.size_bytes))
+    log.remove_below(log.starts[-1])
+    await scrub._look_again()
+    scrub.met(last.offset, log.read(last.offset, last.size_bytes))
+    assert [one.offset for one in scrub.damages] == [last.offset]
+
+
+@story
 async def test_a_consumer_of_a_pair_gets_no_body_that_is_not_what_was_sent(tmp_path: Path) -> None:
     """It got what lay on the disk, until a pass of the background reading, an hour later, said that it was damaged."""
     async with two(tmp_path, **{"store.scrub_bytes_per_s": "0"}) as (master, _slave), master.client() as client:

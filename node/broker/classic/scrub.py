@@ -89,7 +89,8 @@ class LogScrub:
             await self._sleep(self._pause_s)
 
     async def _look_again(self) -> None:
-        for one in self.damages:
+        self._found = self.damages  # without what has expired
+        for one in list(self._found):
             if not (await asyncio.to_thread(self._step, one.offset, self._log.max_offset))[1]:
                 self._found.remove(one)
 

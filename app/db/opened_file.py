@@ -25,7 +25,7 @@ class OpenedFile:
     def found(self) -> tuple[int, int] | None:
         try:
             seen = os.stat(self.path)
-        except FileNotFoundError:
+        except OSError:
             return None
         return seen.st_dev, seen.st_ino
 

@@ -29,6 +29,7 @@ from app.console.own_rules import AUTHORITIES, OURS, OwnProblems
 from app.console.own_watch import OwnWatch
 from app.db.base import utc_now
 from app.db.models import ApiToken
+from app.db.opened_file import OpenedFile
 from node.certificates import ends_of, not_after
 from tests.unit.console_kit import run, running
 from tests.unit.receivers import Receiver, http_receiver
@@ -238,6 +239,19 @@ def test_a_locked_database_is_found_reported_and_so_is_its_end(tmp_path: Path, m
             await kit.until(lambda: reported(receiver)[-1] == "over")
 
     run(work())
+
+
+def test_a_database_whose_directory_is_none_any_more_is_refused_as_one_whose_file_is_gone(tmp_path: Path) -> None:
+    """Any other error is one that nobody who writes expects."""
+    (directory := tmp_path / "db").mkdir()
+    file = OpenedFile(directory / "console.db")
+    file.path.touch()
+    file.connected()
+    file.check()
+    directory.rename(tmp_path / "aside")
+    directory.touch()
+    with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
+        file.check()
 
 
 @pytest.mark.sqlite

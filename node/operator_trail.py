@@ -106,7 +106,7 @@ class OperatorTrail:
 
     def _append(self, kind: str, row: int | None, values: Json, *, sync: bool = False) -> int:
         with self._locked() as file:
-            last, torn = tail_of(file)
+            last, torn = tail_of(file, self.path)
             lines = []
             if torn:
                 os.ftruncate(file, os.fstat(file).st_size - torn)
@@ -172,27 +172,34 @@ def link(last: Entry | None, kind: str, row: int | None, values: Json) -> Entry:
     return Entry(seq, content, previous, hash_of(previous, content), at)
 
 
-def tail_of(file: int) -> tuple[Entry | None, int]:
+class DamagedTrail(OSError):
+    """Nothing can be chained to its last line. The text names the file and the way out: no disk is full or broken."""
+
+
+def tail_of(file: int, path: Path) -> tuple[Entry | None, int]:
     """The newest entry, and how many bytes of a line that was cut short follow it. Raises OSError."""
     size = os.fstat(file).st_size
     data = os.pread(file, LINE_BYTES_MAX * 2, max(0, size - LINE_BYTES_MAX * 2))
     whole, _, torn = data.rpartition(b"\n") if b"\n" in data else (b"", b"", data)
     last = entry_of(whole.rpartition(b"\n")[2]) if whole else None
     if whole and last is None:
-        raise OSError("the trail's last line is none of ours: look at it with `quorumscope trail verify --file`")
+        raise DamagedTrail(
+            f"the last line of {path} is damaged: keep that file under another name, and a new trail begins;"
+            " `quorumscope trail verify --file FILE` says what of it is whole"
+        )
     if size == 0:
-        last = newest_of_older(file)
+        last = newest_of_older(path)
     return last, len(torn)
 
 
-def newest_of_older(file: int) -> Entry | None:
-    path = older_file(Path(os.readlink(f"/proc/self/fd/{file}")))
+def newest_of_older(path: Path) -> Entry | None:
+    before = older_file(path)
     try:
-        older = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        older = os.open(before, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        return tail_of(older)[0] if os.fstat(older).st_size else None
+        return tail_of(older, before)[0] if os.fstat(older).st_size else None
     finally:
         os.close(older)
 

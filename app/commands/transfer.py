@@ -59,12 +59,14 @@ def transfer(
     reported = run_async(work)
     moved = reported.get("code") == ResponseCode.SUCCESS
     leads_now = to is not None and reported.get("leaderId") == to
+    said_term = reported.get("term")
+    term_known = said_term if said_term is not None and said_term >= 0 else None  # -1: it refused before it looked
     result = {
         "moved": moved,
         "code": reported.get("code"),
         "leader_id": reported.get("leaderId"),
         "transferee_id": reported.get("transfereeId"),
-        "term": reported.get("term"),
+        "term": term_known,
         "detail": reported.get("detail"),
     }
     if as_json:

@@ -22,7 +22,7 @@ from node.control.problems import Problem
 from node.control.rights import ANYBODY, Caller
 from node.control.snapshots import Snapshots
 from node.control_tokens import words_of
-from node.operator_trail import OperatorTrail
+from node.operator_trail import DamagedTrail, OperatorTrail
 from node.views.state import StateView
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,8 @@ class Recorder:
                 target=path.removeprefix("/api/v1").strip("/"),
             )
         except OSError as error:
-            detail = f"The trail cannot be written ({error.strerror or error}), so nothing was done. Look at its disk."
+            step = "" if isinstance(error, DamagedTrail) else " Look at its disk."
+            detail = f"The trail cannot be written ({error.strerror or error}), so nothing was done.{step}"
             raise Problem(503, "Not recorded", detail, headers={"retry-after": "5"}) from None
 
     async def refused(self, scope: Scope, problem: Problem) -> Problem:

@@ -257,6 +257,34 @@ def test_a_line_that_was_cut_short_is_taken_away_and_said(tmp_path: Path) -> Non
     assert verify(path).problems == []
 
 
+def test_a_damaged_last_line_is_named_with_the_way_out_and_the_way_out_works(tmp_path: Path) -> None:
+    """One flipped bit there stops all that operators ask: the answer named the disk, and no step that ends it."""
+
+    async def work() -> None:
+        _, token = issue(tmp_path / "tokens", "ann", Right.OPERATE, 1)
+        app, path = plane(tmp_path)
+        written(path, 2)
+        content = bytearray(path.read_bytes())
+        content[content[:-1].rindex(b"\n") + 1] ^= 4
+        path.write_bytes(content)
+
+        @app.post("/api/v1/mark")
+        async def mark() -> Json:
+            return {}
+
+        async with asking(app, token) as ann:
+            answer = await ann.post("/api/v1/mark", json={})
+            assert answer.status_code == 503
+            said = answer.json()["detail"]
+            assert f"the last line of {path} is damaged: keep that file under another name" in said
+            assert "disk" not in said
+            path.rename(tmp_path / "kept")
+            assert (await ann.post("/api/v1/mark", json={})).status_code == 200
+        assert verify(path).problems == [] and path.read_bytes()
+
+    run(work())
+
+
 def test_a_long_trail_goes_on_in_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator_trail, "FILE_BYTES_MAX", 4096)
     path = tmp_path / operator_trail.NAME

@@ -247,6 +247,17 @@ def test_denied_is_77(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "quorumscope: denied: a token is needed\n"
 
 
+def test_transfer_names_no_term_where_none_was_said(
+    ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A member that cannot write its trail refuses before it looks: "n1 leads in term -1"."""
+    ledger.transferred = {"code": 414, "leaderId": "n1", "transfereeId": None, "term": -1, "detail": "the trail"}
+    assert run(["transfer", "n2", *ON]) == 1
+    assert capsys.readouterr().out == "not moved: n1 leads; the trail\n"
+    assert run(["transfer", "n2", *ON, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["term"] is None
+
+
 @pytest.mark.parametrize(("code", "exit_code", "word"), [(200, 0, "moved: n2"), (418, 1, "not moved: n1")])
 def test_transfer_says_how_it_ended(
     code: int, exit_code: int, word: str, ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]

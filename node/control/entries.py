@@ -36,6 +36,7 @@ from node.transport.slab_frames import (
     AppendedByte,
     AppendRequest,
     BodyError,
+    ReadAnswer,
     ReadMode,
     ReadRequest,
     decode_append_answer,
@@ -151,8 +152,7 @@ async def linearizable(
     if answer.code != ResponseCode.SUCCESS:
         if answer.code == ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
             raise below_begin(from_, answer.first_index)
-        text = "The quorum could not confirm the read; try again."
-        raise Problem(503, "Not confirmed", text, headers=RETRY, code=int(answer.code))
+        raise not_read(from_, answer)
     try:
         items = await asyncio.to_thread(unpacked, answer.records, limit, as_)
     except EntryError as error:
@@ -161,6 +161,21 @@ async def linearizable(
     known = {"as_of": now_text(), "engine": "ok", "view": "committed", "consistency": "linearizable"}
     more = str(following) if items and following <= answer.committed_index else None
     return {**known, "committed_index": answer.committed_index, "items": items, "next": more}
+
+
+def not_read(from_index: int, answer: ReadAnswer) -> Problem:
+    """Damage here is no quorum's doing, and no repetition's; nor is a member that has not caught up with what it is."""
+    code = int(answer.code)
+    if code == ResponseCode.DISK_ERROR:
+        text = f"Entry {from_index} is damaged on this member's disk, or cannot be read there; ask another member."
+        return Problem(500, "A broken entry", text, code=code)
+    text = "The quorum could not confirm the read; try again."
+    if code == ResponseCode.TIMEOUT:
+        text = (
+            "Not confirmed in time: no quorum answered, or this member has not caught up with what is committed (here"
+            f" that is entry {answer.committed_index}); try again, or ask another member."
+        )
+    return Problem(503, "Not confirmed", text, headers=RETRY, code=code)
 
 
 def unpacked(records: BytesLike, limit: int, as_: str) -> list[Json]:

@@ -127,6 +127,29 @@ def test_one_entry_is_read_linearizably_or_says_that_it_may_be_stale(tmp_path: P
     assert [one.mode for one in asked] == [ReadMode.LINEARIZABLE] * 3
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "says"),
+    [
+        (ResponseCode.DISK_ERROR, 500, "Entry 2 is damaged on this member's disk"),
+        (ResponseCode.TIMEOUT, 503, "this member has not caught up with what is committed (here that is entry 7)"),
+        (ResponseCode.NOT_LEADER, 503, "The quorum could not confirm the read"),
+    ],
+)
+def test_a_confirmed_read_that_fails_says_whose_doing_it_is(
+    tmp_path: Path, code: ResponseCode, status: int, says: str
+) -> None:
+    """All of them said that the quorum had not confirmed it: a damaged entry, and a member whose disk is full."""
+
+    async def request(_code: RequestCode, _pieces: list[bytes], _timeout_s: float) -> bytes:
+        return b"".join(encode_read_answer(ReadAnswer(int(code), 7, 2, 9, 0)))
+
+    path = "/entries/2?consistency=linearizable"
+    answer = with_plane(tmp_path, lambda client: client.get(path), request)
+    assert answer.status_code == status and says in answer.json()["detail"], answer.text
+    assert answer.json()["code"] == int(code)
+    assert ("quorum" in answer.text) == (code is not ResponseCode.DISK_ERROR)
+
+
 def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:
     held(tmp_path, 3)
     path = f"/segments/data/{0:020d}"

@@ -145,7 +145,13 @@ class Tally:
 def append(
     target: Target,
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to append; - is standard input.")] = "-",
-    split: Annotated[Split, typer.Option(help="How the input becomes entries.", case_sensitive=False)] = Split.LINES,
+    split: Annotated[
+        Split,
+        typer.Option(
+            help="What is one entry: a line, the whole file, or what follows its length (4 bytes, big-endian).",
+            case_sensitive=False,
+        ),
+    ] = Split.LINES,
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Entries per request.")] = 500,
     expected_index: Annotated[
         int | None,

@@ -93,6 +93,14 @@ class Processes:
             return " / ".join(said[-lines:])
         return ""
 
+    def ended(self) -> dict[str, str]:
+        """Those that run no more, each with how it ended."""
+        codes = {name: one.returncode for name, one in self.running.items() if one.returncode is not None}
+        return {
+            name: f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
+            for name, code in codes.items()
+        }
+
     async def stop(self) -> None:
         """Ends all of them, together, within STOP_WITHIN_S and a moment."""
         living = [process for process in self.running.values() if process.returncode is None]

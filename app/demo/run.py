@@ -271,8 +271,9 @@ class Demo:
         }
 
     async def _watch(self) -> None:
-        """Remarks on what changes: who leads, who answers, what members complain about."""
+        """Remarks on what changes: who leads, who answers, what members complain about, which process ended."""
         known: set[tuple[str, str | None]] = set()
+        gone: set[str] = set()
         leader = self.summary.leader_id if self.summary else None
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
@@ -289,6 +290,10 @@ class Demo:
             if known and not problems:
                 self.remark("all members answer, nothing is wrong")
             known = problems
+            ended = self.processes.ended()
+            for name in ended.keys() - gone:
+                self.remark(f"{ended[name]}; its output is in {self.processes.logs}/{name}.log")
+            gone |= ended.keys()
 
     async def stop(self, *, keep_data: bool = False) -> None:
         """Takes everything down; within three seconds, and whatever failed before."""

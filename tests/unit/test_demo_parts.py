@@ -404,3 +404,37 @@ def test_a_demo_that_does_not_come_up_leaves_the_logs_that_it_names(
     with pytest.raises(Failure, match="no leader"):
         asyncio.run(demo_run.run_demo(DemoOptions(console=False), lambda _: None, lambda _: None))
     assert [one.name for one in (tmp_path / ".quorumscope").glob("demo-*/*")] == ["logs"]
+
+
+def test_a_demo_says_which_of_its_processes_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its console was killed, and the terminal said nothing: a page that does not load has no words of its own."""
+    monkeypatch.setattr(demo_run, "WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(demo_run, "pressing_of", lambda _summary: [])
+    said: list[str] = []
+
+    async def work() -> None:
+        processes = Processes(tmp_path)
+        sleeps = ["-c", "import time; time.sleep(600)"]
+        killed, _lives = [await processes.start(name, sleeps) for name in ("console", "n0")]
+
+        heard = asyncio.Event()
+
+        async def leader() -> None:
+            return None
+
+        def remark(text: str) -> None:
+            said.append(text)
+            heard.set()
+
+        summary = SimpleNamespace(leader_id="n0", term=1)
+        fake = SimpleNamespace(processes=processes, remark=remark, leader=leader, summary=summary)
+        watching = asyncio.create_task(demo_run.Demo._watch(fake))  # type: ignore[arg-type]
+        try:
+            killed.kill()
+            await heard.wait()
+        finally:
+            watching.cancel()
+            await processes.stop()
+
+    asyncio.run(work())
+    assert said == [f"console was killed by signal 9; its output is in {tmp_path / 'console.log'}"]

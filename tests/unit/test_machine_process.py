@@ -51,6 +51,9 @@ def run(
             client = LedgerClient(peers, deadline_s=60.0)
             try:
                 await work(engine, machine, MachineClient(client, deadline_s=60.0))
+            except BaseException:
+                print(*notes, machine._process, machine._why, machine._asked, alarms(engine), sep="\n")
+                raise
             finally:
                 await client.close()
         assert codes == [0], engine.reason

@@ -117,7 +117,7 @@ class AcceptSocketService:
                     while size < WRITE_BYTES and (data := connection.next_bytes(now_ms())):
                         pieces.append(data)
                         size += len(data)
-                    if pieces:
+                    if pieces and not writer.is_closing():  # uvloop raises where it was lost; the reader says so next
                         writer.writelines(pieces)
                         await writer.drain()
                         continue
@@ -223,8 +223,8 @@ class HAClientService:
             await asyncio.sleep(self._settings.reconnect_ms / 1000)
 
     def report(self) -> None:
-        """Something is on disk now: its report leaves at once."""
-        if self._transport is not None:
+        """Something is on disk now: its report leaves at once. Where the connection was just lost it goes nowhere."""
+        if self._transport is not None and not self._transport.is_closing():
             data = self._client.next_bytes(now_ms())
             if data:
                 self._transport.write(data)

@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from node.ha.asking import EpochTooFar, ask
+from node.ha.asking import EpochTooFar, NoMaster, ask
 from node.ha.frames import ASK, encode_report, slave_says
 from node.ha.handshake import Hello, hello_of
 from node.ha.lineage import EPOCH_MAX, EPOCHS_AHEAD_MAX, PROMOTION, Lineage, parse_lineage
@@ -127,6 +129,40 @@ def test_whoever_is_asked_and_says_such_an_epoch_is_not_believed(tmp_path: Path)
         with pytest.raises(EpochTooFar, match=str(EPOCHS_AHEAD_MAX)):
             await ask(("127.0.0.1", port), own, None)
         await accept.close()
+
+    asyncio.run(story())
+
+
+def test_who_says_hello_and_is_gone_is_no_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed socket's write raised through whoever asked: a broker that starts, or is promoted."""
+
+    class Gone(asyncio.StreamWriter):
+        def is_closing(self) -> bool:
+            return len(written) > 0
+
+        def write(self, data: Any) -> None:
+            if self.is_closing():
+                raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+            written.append(data)
+
+    written: list[bytes] = []
+
+    async def story() -> None:
+        other = Pair(tmp_path, lineage=Lineage("pair-1", ((1, 0),)))
+        connection = other.service.accept("10.0.0.9:1", other.clock())
+        connection.receive(encode_report(ASK), other.clock())
+        reader = asyncio.StreamReader()
+        reader.feed_data(b"".join(iter(lambda: bytes(connection.next_bytes(other.clock())), b"")))
+        reader.feed_eof()
+        transport: Any = SimpleNamespace(close=lambda: None, is_closing=lambda: True)
+        writer = Gone(transport, asyncio.Protocol(), None, asyncio.get_running_loop())  # type: ignore[arg-type]
+
+        async def opened(*_: object, **__: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            return reader, writer
+
+        monkeypatch.setattr(asyncio, "open_connection", opened)
+        with pytest.raises(NoMaster, match="closes the connection"):
+            await ask(("127.0.0.1", 1), Hello(Lineage("pair-1", ((1, 0),)), 0, 0, 4096), None)
 
     asyncio.run(story())
 

@@ -16,7 +16,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
+from node.ha import sockets
 from node.ha.client import HAClient, State
 from node.ha.keeper import StoreKeeper
 from node.ha.lineage import Lineage
@@ -152,6 +154,34 @@ def test_a_slave_whose_connection_is_cut_again_and_again_gets_everything(tmp_pat
             await until(lambda: master.store.end_position == master.store.log.max_offset)
 
     asyncio.run(scenario())
+
+
+def test_a_flush_that_ends_as_the_connection_is_lost_ends_no_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its report went to a closed socket: uvloop raises there, and the slave's broker ended with its master."""
+    reported: list[bool] = []
+
+    async def scenario() -> None:
+        async with pair_at(tmp_path, FlushMode.ASYNC_FLUSH) as (master, slave):
+            await until(lambda: slave.client.state is State.TRANSFER)
+            lost = sockets._FromMaster.connection_lost
+
+            def report() -> None:
+                slave.service.report()
+                reported.append(True)
+
+            def losing(incoming: sockets._FromMaster, exc: Exception | None) -> None:
+                asyncio.get_running_loop().call_soon(report)  # before whoever follows hears of it
+                lost(incoming, exc)
+
+            monkeypatch.setattr(sockets._FromMaster, "connection_lost", losing)
+            monkeypatch.setattr(slave.client, "next_bytes", lambda _now_ms: b"a report")
+            master.service.connections[0].close("cut")
+            master.acceptor.wake()
+            await until(lambda: bool(reported))
+
+    uvloop.run(scenario())
 
 
 def test_a_master_that_answers_no_handshake_is_served_as_rocketmqs(tmp_path: Path) -> None:

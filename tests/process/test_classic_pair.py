@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from node.rocketmq.codes import Answer
-from tests.process.classic_brokers import ClassicBrokers, Senders, sending_pair
+from tests.process.classic_brokers import ClassicBrokers, Senders, acked_by, sending_pair
 
 pytestmark = pytest.mark.process
 NOT_ON_SLAVES = (Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
@@ -138,10 +138,16 @@ class Operator:
                     self.master = name
                     return
                 refused[name] = stops
+                if stops == {"is_master"}:  # it was stopped while one was promoted that is gone, and has met nobody yet
+                    if acked_by(await self.brokers.view(name)) >= set(self.slaves) - {name}:
+                        self.master = name
+                        return
+                    continue
                 assert stops & {"another_has_more", "before_promotion", "slave_not_heard"}, (name, stops)
             assert time.monotonic() < deadline, refused
             for name in self.brokers.names:
                 self.brokers.links.mend(name)
+            await asyncio.sleep(0.05)
 
     async def kill_a_slave(self) -> None:
         name = self.rng.choice(self.slaves)

@@ -216,7 +216,17 @@ def runs_job(pid: int | None, directory: Path) -> bool:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return _alive_without_proc(pid)
+    if command == [""]:  # it has ended, or its program is just being loaded: then there is one already
+        return _has_program(pid)
     return str(directory / "spec.json") in command
+
+
+def _has_program(pid: int) -> bool:
+    try:
+        Path(f"/proc/{pid}/exe").readlink()
+    except OSError:
+        return False
+    return True
 
 
 def _alive_without_proc(pid: int) -> bool:

@@ -19,6 +19,7 @@ from app.audit.command import AuditArgs
 from app.audit.launch import Lines, request_cancel, start_job, write_spec
 from app.audit.progress import FINAL_EVENTS, STEPS
 from app.audit.replicas import ReplicaSpec
+from app.audit.runner import runs_job
 from node.children import environment, python
 from tests.audit.builder import Store, Written, entries
 from tests.audit.plane import Plane, serve
@@ -105,6 +106,19 @@ def test_a_cancel_counts_while_the_jvm_starts(tmp_path: Path) -> None:
         events = until_final(job, process)
     assert events[-1]["event"] == "cancelled"
     assert process.returncode == 130
+
+
+def test_a_job_whose_program_is_just_being_loaded_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command line is empty for that moment, as one's is that has ended: a console that had just been started again
+    said of an audit that its process had ended without a word, while it ran."""
+    gone = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
+    assert Path(f"/proc/{gone.pid}/cmdline").read_bytes() == b""
+    assert not runs_job(gone.pid, tmp_path)
+    gone.wait()
+    assert not runs_job(gone.pid, tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", lambda _path: b"")
+    assert runs_job(os.getpid(), tmp_path)
 
 
 def test_a_cancel_comes_before_the_spec(tmp_path: Path) -> None:

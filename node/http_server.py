@@ -18,6 +18,7 @@ import json
 import signal
 import socket
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -123,9 +124,9 @@ class Places(Base):
             goes.leave()
         return goes is not None
 
+    @abstractmethod
     def has_more(self) -> bool:
         """Whether a request waits behind the one that is answered. No browser sends one, and no client of ours."""
-        raise NotImplementedError
 
     def longest_stalled(self, among: list[Places]) -> Places | None:
         """Who has taken nothing of an answer for longest; None: nobody has one waiting."""

@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -83,18 +83,36 @@ async def curl(line: str | None) -> None:
     assert code == 0, (line, output)
 
 
+async def healed_by_hand(watcher: Observer, one: Problem, node: str) -> None:
+    """What is printed is run, and all is well."""
+    assert one.command == f"quorumscope demo heal {node}"
+    await curl(one.curl)
+    code, output = await shell(one.command)
+    assert code == 0, output
+    await watcher.in_step()
+
+
+async def started_by(command: str, well: Callable[[], Awaitable[object]]) -> None:
+    """Runs a printed command that starts a node, until all is `well`; the node ends with this."""
+    process = await asyncio.create_subprocess_shell(
+        f"exec {command}", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        await well()
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
 def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
     async def work(watcher: Observer) -> None:
         assert watcher.demo.breaker is not None
         node = follower_of(watcher)
         await watcher.demo.breaker.do("partition", node)
         one = await problem(watcher, node, {"cut_off"})
-        assert one.command == f"quorumscope demo heal {node}"
         assert "one more failure stops them" in one.at_stake
-        await curl(one.curl)
-        code, output = await shell(one.command)
-        assert code == 0, output
-        await watcher.in_step()
+        await healed_by_hand(watcher, one, node)
         await watcher.until("over", lambda _view: any(event.kind == "incident" for event in watcher.events))
 
     run(work)
@@ -109,11 +127,7 @@ def test_a_link_that_is_slow_or_carries_one_way_only_is_healed(run: Run, what: s
         else:
             watcher.demo.links.cut_way(node, inward=what == "deafen")
         one = await problem(watcher, node, {kind})
-        assert one.command == f"quorumscope demo heal {node}"
-        await curl(one.curl)
-        code, output = await shell(one.command)
-        assert code == 0, output
-        await watcher.in_step()
+        await healed_by_hand(watcher, one, node)
 
     run(work)
 
@@ -127,11 +141,7 @@ def test_followers_without_a_connection_to_each_other_are_healed(run: Run) -> No
             watcher.demo.links.relays[way].cut()
             watcher.demo.links.relays[way].reset()
         one = await problem(watcher, low, {"not_connected"})
-        assert one.command == f"quorumscope demo heal {low}"
-        await curl(one.curl)
-        code, output = await shell(one.command)
-        assert code == 0, output
-        await watcher.in_step()
+        await healed_by_hand(watcher, one, low)
 
     run(work)
 
@@ -292,15 +302,7 @@ def test_a_node_that_was_killed_is_started_as_it_was(run: Run) -> None:
         one = await problem(watcher, node, {"replica_silent"})
         assert one.command is not None and one.command.startswith("quorumscope node ") and "--init" not in one.command
         await curl(one.curl)
-        started = await asyncio.create_subprocess_shell(
-            f"exec {one.command}", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-        )
-        try:
-            await watcher.in_step()
-        finally:
-            with suppress(ProcessLookupError):
-                started.terminate()
-            await started.wait()
+        await started_by(one.command, watcher.in_step)
 
     run(work)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from app.demo.pair import PAIR, ROLES, PairDemo
 from app.demo.run import DemoOptions
 from app.health.group_view import GroupView, Problem
 from app.security.sealed import Seal
-from tests.process.test_next_steps import steps_path
+from tests.process.test_next_steps import started_by, steps_path
 
 __all__ = ["steps_path"]
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.usefixtures("steps_path")]
@@ -89,25 +89,13 @@ def over(tmp_path: Path, work: Callable[[Watched], Awaitable[None]]) -> None:
     asyncio.run(all_of_it())
 
 
-async def started_by(pair: Watched, one: Problem) -> None:
-    """Runs what is printed until the pair is in step; the node that it starts ends with this."""
-    assert one.command is not None and one.command.startswith("quorumscope node "), one
-    process = await asyncio.create_subprocess_shell(
-        f"exec {one.command}", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        await pair.in_step()
-    finally:
-        with suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
 def test_a_broker_whose_node_was_killed_is_started_as_it_was(tmp_path: Path) -> None:
     async def work(pair: Watched) -> None:
         node = pair.demo.processes.running["s1"]
         node.kill()
         await node.wait()
-        await started_by(pair, await pair.problem("s1", "ha_silent"))
+        one = await pair.problem("s1", "ha_silent")
+        assert one.command is not None and one.command.startswith("quorumscope node "), one
+        await started_by(one.command, pair.in_step)
 
     over(tmp_path, work)

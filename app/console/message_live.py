@@ -25,7 +25,7 @@ from app.console.live import Fragment, LiveKey
 from app.console.messages_view import MemberBroker
 from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView
-from app.health.pairs import slaves_of
+from app.health.pair_links import slaves_of
 from app.security.roles import RIGHTS, Right
 from node.views.message_answers import (
     OVERDUE_MS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.health.group_view import GroupView
-from app.health.pairs import ha_of, hangs, master_of
+from app.health.pair_links import ha_of, hangs, master_of
 from node.views.ha import HaConnection, HaView
 
 Gauge = tuple[str, str, tuple[str, ...], dict[tuple[str, ...], float]]

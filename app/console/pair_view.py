@@ -14,7 +14,8 @@ from app.console import format as fmt
 from app.console.troubles import Trouble
 from app.console.waterline import TICKS, UNITS, ZERO_X, Bar, Lane, Scale, Tick, piece
 from app.health.group_view import GroupView, MemberView, Problem
-from app.health.pairs import SERVED, connection_of, ha_of, hangs, master_of, stopped_by, unchecked_of
+from app.health.pair_links import connection_of, ha_of, hangs, master_of, unchecked_of
+from app.health.pairs import SERVED, stopped_by
 from node.views.ha import HaConnection, HaView, HaWaiting
 
 STANDS: Final = {

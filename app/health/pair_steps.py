@@ -7,7 +7,7 @@ from typing import Final
 
 from app.health.facts import Finding, refused
 from app.health.group_view import GroupView, NextStep
-from app.health.pairs import master_of, slaves_of
+from app.health.pair_links import master_of, slaves_of
 
 DOCS: Final = "docs/classic-ha.md"
 COMPARE: Final = "audit-master-against-slaves"  # a section of it

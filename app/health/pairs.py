@@ -15,13 +15,24 @@ from app.health.certificates import certificates
 from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, Rule, join, spell
 from app.health.group_view import Doubt, GroupView, MemberView, SentenceView
 from app.health.next_steps import timed_out
+from app.health.pair_links import (
+    WAITS_MS,
+    answering,
+    connection_of,
+    ha_of,
+    hangs,
+    master_of,
+    masters_of,
+    served_by,
+    slaves_of,
+    unchecked_of,
+)
 from node.views.ha import HaConnection, HaView
 
 BEHIND_MS: Final = 5000
-WAITS_MS: Final = 1000
 FRESH_MS: Final = 1500
 GRACE_S: Final = 2.0  # a connection is made anew within a second
-SILENT_MS: Final = 6000  # a slave reports every 5 s (haSendHeartbeatInterval), and what it gets at once
+CUT_GRACE_S: Final = 1.0  # beyond a silence that is too long already
 CONTROL_ANSWERS: Final = frozenset({"ok", "down"})  # of its broker it may say that it is down
 SERVED: Final = frozenset({"in_step", "behind", "empty"})
 REFUSED: Final = {
@@ -30,61 +41,6 @@ REFUSED: Final = {
     "stranger": (CRITICAL, "holds another pair's log"),
     "refused": (ATTENTION, "is refused by its master"),
 }
-
-
-def ha_of(one: MemberView) -> HaView | None:
-    """What it says now; None where it does not answer, or its broker does not run."""
-    return one.ha if one.reach == "ok" and one.ha is not None and one.ha.broker == "ok" else None
-
-
-def answering(view: GroupView) -> list[tuple[MemberView, HaView]]:
-    return [(one, said) for one in view.members if (said := ha_of(one)) is not None]
-
-
-def masters_of(view: GroupView) -> list[tuple[MemberView, HaView]]:
-    """Those that take messages, the one of the newest epoch first."""
-    found = [(one, said) for one, said in answering(view) if said.is_master]
-    return sorted(found, key=lambda each: each[1].epoch or 0, reverse=True)
-
-
-def master_of(view: GroupView) -> tuple[MemberView, HaView] | None:
-    return next(iter(masters_of(view)), None)
-
-
-def slaves_of(view: GroupView) -> list[tuple[MemberView, HaView]]:
-    return [(one, said) for one, said in answering(view) if said.role == "SLAVE"]
-
-
-def connection_of(master: HaView, slave: str) -> HaConnection | None:
-    """The newest that the master has of a slave."""
-    return next((one for one in reversed(master.connections or ()) if one.peer_id == slave), None)
-
-
-def hangs(one: HaConnection, view: GroupView) -> bool:
-    """Whether it says nothing any more, to its master or here, and its connection is there still: its process is
-    stopped, or the way is cut. A master drops it after haHousekeepingInterval, and counts it as served so long."""
-    member = view.member(one.peer_id)
-    if one.state != "transfer" or member is None or ha_of(member) is not None:
-        return False
-    silent_ms = WAITS_MS if one.lag_bytes else SILENT_MS  # one that is only late reports what it gets
-    return one.last_heard_ms is None or one.last_heard_ms > silent_ms
-
-
-def served_by(view: GroupView, master: HaView) -> list[HaConnection]:
-    """The slaves that get its log."""
-    return [one for one in master.connections or () if one.state == "transfer" and not hangs(one, view)]
-
-
-def unchecked_of(view: GroupView) -> list[str]:
-    """Peers of RocketMQ's own, of whose log nothing can be compared."""
-    found = [
-        f"{one.peer_id or one.address}" for _member, said in answering(view) for one in said.connections or ()
-        if one.kind == "rocketmq"
-    ]  # fmt: skip
-    return found + [
-        said.following.address or "a master"
-        for _member, said in answering(view) if said.following is not None and said.following.kind == "rocketmq"
-    ]  # fmt: skip
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -223,6 +179,10 @@ def unserved_slaves(facts: Facts) -> Iterator[Finding]:
             because = f": {why}" if why else ""
             text = f"{one.id} gets nothing from its master for {{age}}{tried}{because}"
             yield Finding("ha_slave_gone", ATTENTION, text, one.id, grace_s=GRACE_S)
+        elif master is not None and link is not None and hangs(link, facts.view):
+            since = facts.when(master[0], link.last_heard_ms or 0.0)
+            text = f"{master[0].id} hears nothing of its slave {one.id} for {{age}}; both answer here"
+            yield Finding("ha_slave_gone", ATTENTION, text, one.id, since, CUT_GRACE_S)
     for name, why in refused.items():
         if name not in known:
             yield Finding(
@@ -292,11 +252,16 @@ def unproven(facts: Facts) -> list[Doubt]:
         return [*found, *(Doubt(member=None, text=text) for text in unseen or ["no master is known"])]
     if not served_by(view, master[1]):
         found.append(Doubt(member=master[0].id, text=f"no slave gets what {master[0].id} has"))
-    for one, _said in slaves_of(view):
+    for one, said in slaves_of(view):
         if connection_of(master[1], one.id) is None:
             found.append(Doubt(member=one.id, text=f"{master[0].id} knows no connection of {one.id}"))
+        elif said.following is None or said.following.state != "transfer":
+            found.append(Doubt(member=one.id, text=f"{one.id} says that it is not served"))
+    links = master[1].connections or ()
     return found + [
-        Doubt(member=one.peer_id, text=text) for one in master[1].connections or () if (text := _owed(one, master[1]))
+        Doubt(member=one.peer_id, text=text)
+        for one in links
+        if (text := _owed(one, master[1], is_heard=not hangs(one, view)))
     ]
 
 
@@ -308,9 +273,11 @@ def _unheard(one: MemberView) -> str:
     return ""
 
 
-def _owed(one: HaConnection, master: HaView) -> str:
+def _owed(one: HaConnection, master: HaView, *, is_heard: bool) -> str:
     """What of a connection is not known to be well."""
     name = one.peer_id or one.address
+    if not is_heard:
+        return f"{master.self_id} has heard nothing of {name} for {spell((one.last_heard_ms or 0) / 1000)}"
     if one.state != "transfer" or (one.kind == "ours" and one.stand not in SERVED):
         return f"{name} is not served"
     if one.acked_offset is None or one.lag_bytes is None:

@@ -259,6 +259,39 @@ def test_a_slave_that_hangs_is_not_called_served(since: dict[str, int]) -> None:
         assert "2 slaves are served." in pair.view().sentence.rest
 
 
+@pytest.mark.parametrize(
+    ("master", "slave"),
+    [
+        ({"last_heard_ms": 7_000}, {"last_heard_ms": 7_000}),  # nothing is sent but heartbeats
+        ({"last_heard_ms": 1_400, "lag_bytes": 512, "lag_ms": 1_400}, {"last_heard_ms": 1_300}),
+        ({"last_heard_ms": 7_000}, {"last_heard_ms": 12}),  # one way only
+    ],
+)
+def test_a_slave_that_is_cut_off_and_answers_here_is_named(master: dict[str, int], slave: dict[str, int]) -> None:
+    """Where nothing was sent, "in step" was said until haHousekeepingInterval was over."""
+    pair = FakePair()
+    pair.link("s1").update(master)
+    pair.ha["s1"]["following"].update(slave)
+    assert "in step." not in pair.view(0.5).sentence.headline, "from the first look on"
+    view = pair.view(1.5)
+    assert [(one.code, one.member) for one in view.problems] == [("ha_slave_gone", "s1")]
+    assert view.sentence.headline.startswith("m hears nothing of its slave s1 for ")
+    assert "1 slave is served, and s1 says nothing." in view.sentence.rest
+
+
+def test_a_slave_that_says_that_it_is_not_served_is_not_in_step_though_its_master_has_its_connection_still() -> None:
+    pair = FakePair()
+    pair.ha["s1"]["following"].update(state="ready", reason="connection refused")
+    assert "s1 says that it is not served" in pair.view(0.5).sentence.headline
+    assert [(one.code, one.member) for one in pair.view().problems] == [("ha_slave_gone", "s1")]
+
+
+def test_a_slave_that_is_slow_to_store_what_it_goes_on_hearing_is_not_called_cut_off() -> None:
+    pair = FakePair()
+    pair.link("s1").update(last_heard_ms=3_000, lag_bytes=1 << 20, lag_ms=3_000)
+    assert not pair.view().problems and "s1 has not acknowledged" in pair.view().sentence.headline
+
+
 def test_in_step_is_said_of_what_is_proven() -> None:
     view = FakePair().view()
     assert (view.severity, view.problems, view.unproven) == ("ok", (), ())

@@ -156,6 +156,32 @@ def test_a_log_that_ends_below_its_checkpoint_may_not_vote(tmp_path: Path) -> No
     again.close()
 
 
+@pytest.mark.parametrize("init", [False, True])
+def test_a_voter_whose_log_was_removed_with_its_checkpoint_may_not_vote(tmp_path: Path, init: bool) -> None:
+    """The checkpoint is older than any vote: without it an empty log is one that was taken away."""
+    store = open_store(tmp_path)
+    store.save_hard_state(HardState(3, None, VoterState.VOTER))
+    fill(store, 3, 30)
+    store.close()
+    for name in ("data", "index"):
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / CHECKPOINT).unlink()
+    for _ in range(2):  # and stays so
+        again = open_store(tmp_path, init=init)
+        assert (again.hard_state.voter_state, again.end_index) == (VoterState.REJOINING, -1)
+        again.close()
+
+
+def test_a_voter_that_never_held_an_entry_keeps_its_vote(tmp_path: Path) -> None:
+    store = open_store(tmp_path, init=True)
+    assert store.hard_state.voter_state is VoterState.FORMING
+    store.save_hard_state(HardState(3, None, VoterState.VOTER))
+    kill(store)
+    again = open_store(tmp_path, init=True)
+    assert (again.hard_state.voter_state, again.alarms) == (VoterState.VOTER, ())
+    again.close()
+
+
 @pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"])
 def test_after_an_unclean_stop_the_unsynced_part_is_written_and_synced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot_id: str

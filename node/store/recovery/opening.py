@@ -335,16 +335,18 @@ def _settle_voter_state(
     lost = recovered.lost_history
     if hard.kept is not None and hard.kept.promises.unsynced:  # as it ran until now, whatever is configured since
         flush = FlushMode.ASYNC
+    is_empty = recovered.end.index == recovered.base.index + 1
     if slot is not None and flush is FlushMode.ASYNC and not slot.clean and slot.boot_id != boot_id:
         nothing_to_lose = (
-            hard.voter_state is VoterState.FORMING
-            and slot.durable_index <= recovered.base.index
-            and recovered.end.index == recovered.base.index + 1
+            hard.voter_state is VoterState.FORMING and slot.durable_index <= recovered.base.index and is_empty
         )
         if not nothing_to_lose:
             lost = lost or "flush is async, the last stop was not clean, and the machine was restarted since"
-    if slot is None and ours and flush is FlushMode.ASYNC and hard.voter_state is VoterState.VOTER:
-        lost = lost or "flush is async, and no checkpoint says how the last stop was"
+    if slot is None and ours and hard.voter_state is VoterState.VOTER:
+        if is_empty:  # a slot is written before any vote: log and checkpoint were removed together
+            lost = lost or "it was a voter, and its log and its checkpoint are gone"
+        elif flush is FlushMode.ASYNC:
+            lost = lost or "flush is async, and no checkpoint says how the last stop was"
     if not lost:
         return hard
     recovered.alarms.append(f"this store lost history and rejoins: {lost}")

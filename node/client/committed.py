@@ -88,11 +88,11 @@ class CommittedStream:
                 subscription = Subscription(link, self._request, self._silent_s, self._clock)
                 while True:
                     position = await subscription.next()
-                    retry = Retry(self._deadline_s)
                     if self._member_id is None and not position.leads:
                         retry.reason = f"{link.member_id} does not lead"
                         break
                     yield position
+                    retry = Retry(self._deadline_s)  # behind that: who takes positions slowly has as much patience
             except NotSupported as error:
                 raise Unsupported(str(error)) from error
             except RemotingError as error:

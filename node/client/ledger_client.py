@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from node.background import Background
@@ -17,7 +18,7 @@ from node.client.append_group import AppendResult
 from node.client.appends import Appends
 from node.client.arguments import bodies_of_run, index_of
 from node.client.committed import CommittedPosition, CommittedStream
-from node.client.errors import Denied, LedgerError, Trimmed, Unsupported
+from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupported
 from node.client.lane import Lane, open_lane
 from node.client.leader import DENIED, find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
@@ -332,13 +333,20 @@ class LedgerClient:
         """
         fields = {"transfereeId": to, "ifTerm": if_term, "deadlineMs": deadline_ms, "token": self._token}
         retry = Retry(self._deadline_s)
-        link = await self.leader_link(retry)
-        if await self._is_plain(link, retry.left_s()):
-            return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
-        within_s = retry.left_s() if deadline_ms is None else max(retry.left_s(), deadline_ms / 1000 + 2.0)
-        answer = await ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s, changes=True)
-        self._leader_id = None
-        return answer
+        while True:
+            link = await self.leader_link(retry)
+            try:
+                if await self._is_plain(link, retry.left_s()):
+                    break
+                within_s = retry.left_s() if deadline_ms is None else max(retry.left_s(), deadline_ms / 1000 + 2.0)
+                answer = await ask(link, RequestCode.LEADERSHIP_TRANSFER, fields, within_s, changes=True)
+                self._leader_id = None
+                return answer
+            except Unreachable as error:  # one that led when it was asked last: no transfer was sent
+                self.forget(link)
+                retry.reason = str(error)
+            await retry.pause()
+        return await self._transfer_plain(link, transfer_fields(link.member_id, to, if_term, accept_data_loss))
 
     async def _is_plain(self, link: MemberLink, within_s: float) -> bool:
         """Whether a plain DLedger is at the other end; a transfer, of the same code there, must not find it out."""
@@ -359,7 +367,10 @@ class LedgerClient:
                 f"{code.value} {code.name}", "term": None}  # fmt: skip
         if code is not ResponseCode.SUCCESS:  # then the term is the request's own
             return {**reported, "leaderId": answer.optional_text("leaderId")}
-        return {**reported, "leaderId": await self.leader(), "term": answer.optional_number("term")}
+        leader_id = None
+        with suppress(Unreachable):  # it has moved, whoever tells of it
+            leader_id = await self.leader()
+        return {**reported, "leaderId": leader_id, "term": answer.optional_number("term")}
 
     async def close(self) -> None:
         """Ends every connection; what still waits ends as unknown."""

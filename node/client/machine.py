@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import ceil
 from typing import Final, NamedTuple
 
 from node.client.arguments import seconds_of
@@ -201,8 +202,10 @@ class MachineClient:
                 await retry.pause()
                 continue
             open_at = [at for at, one in enumerate(settled) if isinstance(one, str)]
-            # Without a wait of its own it still may wait for its state.
-            patience_ms = wait_ms or int(min(retry.left_s() * 1000, WAIT_MS_MAX))
+            # Without a wait of its own it still may wait for its state; with one it waits for what is left of that, and
+            # the time for an answer stays: behind a change of the leader, too.
+            left_s = retry.left_s() - (self._deadline_s if wait_ms else 0.0)
+            patience_ms = max(1, ceil(left_s * 1000))
             asked = [questions[at] for at in open_at]
             body = encode_question(QuestionRequest(asked, mode, min(patience_ms, WAIT_MS_MAX)))
             try:

@@ -29,7 +29,12 @@ class OwnLinks:
         """The other one to the same member. Raises Closed."""
         if self._closed:
             raise Closed("the client is closed")
-        return self._links.get(link.member_id) or self._links.setdefault(link.member_id, link.another())
+        known = self._links.get(link.member_id)
+        if known is None or (known.address != link.address and not (known.open or known.dialling)):
+            if known is not None:
+                known.close()  # the member has moved
+            known = self._links[link.member_id] = link.another()
+        return known
 
     def close(self) -> None:
         """For good: what waits ends as lost."""

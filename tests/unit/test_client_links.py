@@ -33,6 +33,7 @@ from node.protocol.kv import (
 )
 from node.transport.bodies import Fields
 from node.transport.lane_frames import LaneAnswer
+from node.transport.machine_frames import decode_question, encode_question_answer
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
@@ -238,6 +239,55 @@ def test_behind_a_transfer_the_leader_is_looked_for_anew_and_it_is_waited_for_as
     run(story)
 
 
+def test_a_transfer_is_asked_of_who_leads_now_where_the_former_leader_is_gone() -> None:
+    """Nothing was sent to that one; a transfer that was sent is not repeated."""
+
+    async def story() -> None:
+        client = LedgerClient({"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"})
+        client._leader_id, asked = "n0", []
+
+        def answers(member_id: str, lost: Lost | None) -> Any:
+            async def ask(code: RequestCode, _fields: object, _within_s: float, *, redial: bool = True) -> Fields:
+                asked.append((member_id, code))
+                if lost is not None and (not lost.sent or code is RequestCode.LEADERSHIP_TRANSFER):
+                    raise lost
+                return Fields({"role": "LEADER"} if code is RequestCode.INTROSPECT else {"code": 200, "leaderId": "n0"})
+
+            return ask
+
+        async def probe(_retry: object) -> None:
+            client._leader_id = "n1"
+
+        client._probe = probe  # type: ignore[method-assign]
+        client.link_of("n0").ask = answers("n0", Lost("nothing listens", sent=False))  # type: ignore[method-assign]
+        client.link_of("n1").ask = answers("n1", None)  # type: ignore[method-assign]
+        assert (await client.transfer("n0"))["leaderId"] == "n0"
+        assert [one for one, code in asked if code is RequestCode.LEADERSHIP_TRANSFER] == ["n1"]
+        asked.clear()
+        client.link_of("n1").ask = answers("n1", Lost("it closed", sent=True))  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await client.transfer("n0")
+        assert [one for one, code in asked if code is RequestCode.LEADERSHIP_TRANSFER] == ["n1"]
+        await client.close()
+
+    run(story)
+
+
+def test_a_member_that_has_moved_is_asked_where_it_is_now() -> None:
+    async def story() -> None:
+        client = LedgerClient({"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"})
+        before = client._own_link("n0")
+        client._links["n0"] = MemberLink("n0", "127.0.0.1:3", client._identity)
+        assert client._own_link("n0").address == "127.0.0.1:3"
+        before = client._own_link("n0")
+        before._connection = Connection()  # type: ignore[assignment]
+        client._links["n0"] = MemberLink("n0", "127.0.0.1:4", client._identity)
+        assert client._own_link("n0") is before, "one that answers has not moved"
+        await client.close()
+
+    run(story)
+
+
 def test_who_leads_beside_a_silent_member_is_asked_from_then_on() -> None:
     async def story() -> None:
         client = LedgerClient({"n0": "127.0.0.1:1", "n1": "127.0.0.1:2"})
@@ -290,6 +340,40 @@ def test_a_command_whose_answer_is_lost_is_sent_once(is_open: bool) -> None:
         with pytest.raises(OutcomeUnknown):
             await MachineClient(client, 1.0).run([b"x"])
         assert len(sent) == 1
+
+    run(story)
+
+
+def test_a_question_that_waits_leaves_time_for_its_answer_also_where_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watch of keys that nobody writes to goes on over a change of the leader."""
+
+    class Kept(Retry):
+        def __init__(self, deadline_s: float) -> None:
+            super().__init__(deadline_s)
+            made.append(self)
+
+    made: list[Retry] = []
+    monkeypatch.setattr("node.client.machine.Retry", Kept)
+
+    async def story() -> None:
+        waits: list[tuple[float, float]] = []
+
+        async def request(_code: object, pieces: Sequence[bytes], timeout_s: float) -> bytes:
+            waits.append((decode_question(b"".join(pieces)).wait_ms / 1000, timeout_s))
+            if len(waits) == 1:
+                made[0]._deadline -= 17.0  # so long it waited for something to happen, until its leader was gone
+                raise Lost("the connection closed", sent=True)
+            return b"".join(encode_question_answer([(ResponseCode.TIMEOUT, 4, b"")]))
+
+        async def leader_link(_retry: object) -> Any:
+            return SimpleNamespace(member_id="n0", request=request)
+
+        client: Any = SimpleNamespace(leader_link=leader_link, forget=lambda _link: None)
+        assert await MachineClient(client, 10.0).ask(b"x", wait_ms=20_000) is None
+        assert [round(wait_s) for wait_s, _ in waits] == [20, 3]
+        assert all(timeout_s - wait_s > 9.5 for wait_s, timeout_s in waits)
 
     run(story)
 
@@ -348,7 +432,8 @@ def test_an_empty_value_is_a_value(old: bytes | None, condition: If) -> None:
 
 
 def test_a_stream_that_was_served_has_its_whole_patience_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patience is counted from the last position: a stream lasts longer than any deadline."""
+    """Patience is counted from when the last position was taken: a stream lasts longer than any deadline, and so may
+    whoever takes its positions be at each of them."""
 
     async def story() -> None:
         made: list[float] = []
@@ -382,7 +467,7 @@ def test_a_stream_that_was_served_has_its_whole_patience_again(monkeypatch: pyte
         stream = CommittedStream(client, None, 5, 1000, 7.0, lambda: 0.0).positions()
         for times in (1, 2):
             assert await anext(stream) == position
-            assert made == [7.0] * (1 + times)
+            assert made == [7.0] * times
         await stream.aclose()
 
     run(story)

@@ -86,16 +86,22 @@ class AuditRunner:
         )  # fmt: skip
         if fresh:
             directory = Path(row.directory)
-            write_spec(
-                directory,
-                replicas,
-                depth=depth,
-                from_index=from_index,
-                to_index=to_index,
-                out=str(directory / "out"),
-                ha=ha,
-            )
-            self._adopt(row)
+            try:
+                write_spec(
+                    directory,
+                    replicas,
+                    depth=depth,
+                    from_index=from_index,
+                    to_index=to_index,
+                    out=str(directory / "out"),
+                    ha=ha,
+                )
+            except OSError as error:  # left as it is, it would wait for ever, and its group's schedules with it
+                log.exception("the order of audit %s could not be written", row.id)
+                detail = f"its order could not be written: {error.strerror or error}"
+                await self._finish(row.id, {"event": "failed", "code": "failed", "detail": detail})
+            else:
+                self._adopt(row)
         return self.live.get(row.id) or as_json(row)
 
     async def cancel(self, audit_id: str) -> Json | None:
@@ -185,7 +191,10 @@ class AuditRunner:
         """Records the end of an audit: `event` is the job's last line, or one of the same shape made here."""
         found = await self.kept.get(audit_id)
         if found is not None:  # before anybody reads that it ended: the specification may hold a token
-            (Path(found.directory) / "spec.json").unlink(missing_ok=True)
+            try:
+                (Path(found.directory) / "spec.json").unlink(missing_ok=True)
+            except OSError:
+                log.exception("the order of audit %s could not be removed", audit_id)
         progress = self.live.get(audit_id, {}).get("progress")
         if progress is not None:
             await self.kept.note_progress(audit_id, progress)

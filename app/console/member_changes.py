@@ -18,7 +18,7 @@ from app.console import format as fmt
 from app.console.errors import Conflict, ConsoleError, NodeUnreachable, TermMoved
 from app.console.nodes import NodeRefused, Nodes
 from app.console.preflight import Check, Commands, check
-from app.console.transfers import STATES, as_json, problem_of
+from app.console.transfers import STATES, as_json, operation_of, problem_of
 from app.db.repositories import FAILED, RUNNING, UNKNOWN, Operations
 from app.health.facts import entries_of
 from app.health.group_view import GroupView
@@ -256,7 +256,7 @@ class MemberChanges:
                 remote = await self.nodes.json(method, url, path, json=body, params=asked, headers=headers)
                 while remote.get("state") == RUNNING:
                     await asyncio.sleep(POLL_S)
-                    remote = await self.nodes.get(url, f"operations/{remote['id']}")
+                    remote = await operation_of(self.nodes, url, remote["id"])
         except NodeRefused as refusal:
             await self.end(operation_id, FAILED, None, problem_of(refusal))
         except (TimeoutError, NodeUnreachable) as error:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import NodeRefused, Nodes
-from app.console.transfers import as_json, problem_of
+from app.console.transfers import FORGOTTEN, as_json, operation_of, problem_of
 from app.db.repositories import CANCELLED, DONE, FAILED, RUNNING, UNKNOWN, Operations
 from node.background import Background, reason_of
 
@@ -29,7 +29,8 @@ async def followed(
 ) -> Json:
     """The operation as it ended. `key`: asking twice with it starts one; `saw` is called while it runs.
 
-    Raises NodeRefused, and NodeUnreachable where nothing was heard for SILENT_S.
+    Raises NodeRefused where it was not begun, and NodeUnreachable where nothing was heard for SILENT_S, or the member
+    knows nothing of it any more.
     """
     remote = await nodes.json("POST", url, what, json=body, headers={"idempotency-key": key})
     heard_s = time.monotonic()
@@ -37,10 +38,10 @@ async def followed(
         await saw(remote)
         await asyncio.sleep(POLL_S)
         try:
-            remote = await nodes.get(url, f"operations/{remote['id']}")
+            remote = await operation_of(nodes, url, remote["id"])
             heard_s = time.monotonic()
-        except NodeUnreachable:
-            if time.monotonic() - heard_s > SILENT_S:
+        except NodeUnreachable as error:
+            if error.code == FORGOTTEN or time.monotonic() - heard_s > SILENT_S:
                 raise
     return remote
 

@@ -19,6 +19,7 @@ Json = dict[str, Any]
 POLL_S = 0.25
 # Beyond its own deadline the leader has this long to say how it went.
 GRACE_S = 5.0
+FORGOTTEN = "forgotten"
 STATES = frozenset({RUNNING, DONE, FAILED, CANCELLED, UNKNOWN})
 
 
@@ -45,7 +46,7 @@ class Transfers:
                     progress = {"node_operation_id": remote["id"], "detail": remote.get("progress")}
                     await self.operations.set(operation_id, progress=progress)
                     await asyncio.sleep(POLL_S)
-                    remote = await self.nodes.get(leader_url, f"operations/{remote['id']}")
+                    remote = await operation_of(self.nodes, leader_url, remote["id"])
         except NodeRefused as refusal:
             await self.end(operation_id, FAILED, None, problem_of(refusal))
         except (TimeoutError, NodeUnreachable) as error:
@@ -91,6 +92,16 @@ class Transfers:
         if leader_url is None or remote_id is None:
             raise NodeUnreachable("no node is known that could cancel this")
         await self.nodes.json("DELETE", leader_url, f"operations/{remote_id}")
+
+
+async def operation_of(nodes: Nodes, url: str, operation_id: Any) -> Json:
+    """How far a member's own operation is. Raises NodeUnreachable, also where it does not say: a control plane that was
+    started again has forgotten what it began, and nobody learns from its 404 how that ended."""
+    try:
+        return await nodes.get(url, f"operations/{operation_id}")
+    except NodeRefused as refusal:
+        code = FORGOTTEN if refusal.node_status == 404 else "refused"
+        raise NodeUnreachable(f"it was begun, and {url} does not say how it is: {refusal.detail}", code=code) from None
 
 
 def as_json(answer: Any) -> Json | None:

@@ -13,13 +13,14 @@ import asyncio
 import base64
 import binascii
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter
 from pydantic import Field
 
-from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal
+from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal, unknown
 from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
 from node.control.messages import check_name, epoch_ms, link_of, timed
 from node.control.problems import Problem
@@ -225,8 +226,24 @@ async def reset(parts: PartsDep, consumer_group: str, body: Reset) -> Json:
                 for one in items[first : first + AT_ONCE]
             ]
             each = (changed(parts, link, Request.UPDATE_CONSUMER_OFFSET, one) for one in fields)
-            await asyncio.gather(*each)
+            ended = await asyncio.gather(*each, return_exceptions=True)
+            check_all_set(ended, first, len(items))
     return {"group": consumer_group, "topic": body.topic, "dry_run": body.dry_run, "items": items}
+
+
+def check_all_set(ended: Sequence[object], before: int, of_all: int) -> None:
+    """How the queues of one turn ended; `before` were set already. A refusal of one says nothing of the others: that
+    nothing was changed is said where nothing was. Raises Problem."""
+    errors = [one for one in ended if isinstance(one, BaseException)]
+    if not errors:
+        return
+    if (odd := next((one for one in errors if not isinstance(one, Problem)), None)) is not None:
+        raise odd
+    problems = [one for one in errors if isinstance(one, Problem)]
+    count = before + len(ended) - len(errors)
+    if count or any(one.extra.get("outcome") != NOT_STORED for one in problems):
+        raise unknown(f"{problems[0].detail.rstrip('.')}. {count} of {of_all} queues are set.")
+    raise problems[0]
 
 
 def after_of(queue: Json, body: Reset) -> int:

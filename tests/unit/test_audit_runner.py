@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import subprocess
 import sys
@@ -68,6 +69,29 @@ def test_an_audit_ends_as_its_jobs_last_line_says(
             found, _ = await audits.kept.findings(audit["id"])
             assert list(found) == ended[0]["findings"] == ([] if verdict is None else RESULT["findings"])
             assert not (tmp_path / "audits" / audit["id"] / "spec.json").exists()
+            await audits.stop()
+
+    run(work())
+
+
+def test_an_audit_whose_order_cannot_be_written_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it left waiting, no schedule of its group would start another one."""
+
+    def full(*_: object, **__: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ended: list[Any] = []
+            audits = AuditRunner(kit.app.state.sessions, tmp_path / "audits", on_end=ended.append)
+            monkeypatch.setattr(runner_module, "write_spec", full)
+            order = {"cluster_id": "demo", "cluster_name": "demo", "requested_by": "ann"}
+            audit = await audits.launch(**order, replicas=(), depth="bytes", from_index=None, to_index=None)
+            kept = await audits.get(audit["id"])
+            assert kept is not None and kept["state"] == audit["state"] == "failed"
+            assert kept["problem"]["detail"] == "its order could not be written: No space left on device"
+            assert [one["id"] for one in ended] == [audit["id"]] and not await audits.kept.unfinished()
             await audits.stop()
 
     run(work())

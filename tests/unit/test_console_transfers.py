@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from app.console import member_changes, remote_operations
 from app.console import transfers as transfers_module
+from app.console.member_changes import MemberChange
+from app.console.nodes import NodeRefused
 from app.console.preflight import preflight
+from app.console.transfers import Transfers
+from node.background import Background
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.fake_control import FakeGroup
 
@@ -237,3 +242,35 @@ def test_an_admin_alone_accepts_a_first_leadership_by_name_and_the_trail_says_wh
             assert ("ann", 303) in said and ("olga", 403) in said
 
     run(work())
+
+
+@pytest.mark.parametrize("kind", ["transfer", "members", "own"])
+def test_what_a_control_plane_has_forgotten_is_unknown(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is started again answers 404 to the question how its operation is: it was begun, and may be done."""
+    monkeypatch.setattr(member_changes, "POLL_S", 0.0)
+    monkeypatch.setattr(remote_operations, "POLL_S", 0.0)
+    url, kept = "http://n0", dict[str, Any]()
+
+    class Member:
+        async def json(self, *_: object, **__: object) -> dict[str, Any]:
+            return {"id": "x", "state": "running"}
+
+        async def get(self, *_: object) -> dict[str, Any]:
+            raise NodeRefused(404, {"title": "Unknown operation", "detail": "There is no operation x (any more)."}, url)
+
+    class Kept:
+        async def set(self, _operation_id: str, **values: Any) -> None:
+            kept.update(values)
+
+    async def work() -> None:
+        parts: Any = Member(), Kept(), Background()
+        if kind == "transfer":
+            await Transfers(*parts).follow_transfer("o", url, {"to": "n1"}, 5000, lambda: None)
+        elif kind == "members":
+            await member_changes.MemberChanges(*parts).follow("o", url, MemberChange("remove", "n2"), None)
+        else:
+            await remote_operations.RemoteOperations(*parts).follow("o", url, "scrub", {}, "n0")
+
+    run(work())
+    assert kept["state"] == "unknown", kept
+    assert "There is no operation x" in kept["problem"]["detail"]

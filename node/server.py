@@ -135,7 +135,8 @@ def say_unsaved(engine: Engine, why: str | None) -> None:
         engine.step(lambda: member.clear_alarm("snapshot_failed", now))
         return
     text = (
-        f"the state cannot be saved, and the log stays behind the newest snapshot: {why}. It is tried again by itself"
+        f"the state cannot be saved, and the log stays behind the newest snapshot: {why}. It is tried again by itself,"
+        " but not while an entry cannot be applied"
     )
     engine.step(lambda: member.alarm("snapshot_failed", text, now, severity="warning"))
 

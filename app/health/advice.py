@@ -252,6 +252,14 @@ ADVICE: Final[dict[str, Advice]] = {
         curl=SCRUB_CURL,
         actions=("scrub",),
     ),
+    "alarm_snapshot_failed": Advice(
+        "{node}'s state machine cannot save its state on {node}'s disk; it goes on applying, but nothing of the log"
+        " behind its newest snapshot may be removed, so that disk fills",
+        "mend what the problem's text names (room, or what lies in the place of the `snapshot` directory): it is tried"
+        " again by itself within 5 minutes, and where an entry cannot be applied, once that is over; it is well when"
+        " this ends with 0",
+        "alarms",
+    ),
     "alarm_disk_full": Advice(
         "{node}'s disk refused a write, or is fuller than it may be: it stores nothing new, and goes on answering",
         "make room on {where} (see what else lies on that disk), or raise the limit; it tries again by itself, without"

@@ -310,6 +310,14 @@ def test_a_state_that_is_not_the_logs_says_what_to_do(code: str, severity: str, 
     assert "alarms" not in (found.docs or "")
 
 
+def test_a_state_that_cannot_be_saved_says_what_to_mend_and_when_it_is_tried_again() -> None:
+    alarm = {"code": "snapshot_failed", "severity": "warning", "text": "no room"}
+    (found,) = look([member("n0", acks=FRESH), member("n1", alarms=[alarm]), member("n2")]).problems
+    assert found.text == "n1's state machine cannot save its state: no room."
+    assert "the log" in found.means
+    assert "within 5 minutes" in found.step and "cannot be applied" in found.step, "it is not tried while one cannot be"
+
+
 def test_a_group_of_one_needs_to_hear_nobody() -> None:
     alone = member("n0", acks={"n0": 0}, peers=[{"id": "n0", "connected": True}])
     summary = summary_of("g", [alone], NOW)

@@ -31,7 +31,7 @@ from node.broker.transaction_records import (
 )
 from node.broker.transaction_table import PRODUCER_GROUP, Half, HalfTable
 from node.message_store.consume_queue import PullStatus
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.new_message import NewMessage
 from node.message_store.properties import UNIQ_KEY
 from node.message_store.put_result import PutResult, PutStatus
@@ -128,8 +128,12 @@ class Transactions:
     def arrived(self, queues: Iterable[tuple[str, int]]) -> None:
         """These queues have got messages."""
         if self._table is not None and self.is_known and not _QUEUES.isdisjoint(queues):
-            while self._read_some(self._table):
-                continue
+            try:
+                while self._read_some(self._table):
+                    continue
+            except (OSError, MessageStoreError, MessageFormatError):  # read on beside the dispatch, which is to go on
+                self._read.clear()
+                self._background.keep("open transactions", self._read_all)
 
     async def _read_all(self) -> None:
         """What is open, as far back as the offsets say."""

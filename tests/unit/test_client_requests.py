@@ -137,6 +137,41 @@ def test_a_held_pull_is_woken_by_a_message_that_it_wants_and_by_no_other() -> No
     story(work)
 
 
+def test_a_read_that_fails_is_one_pulls_answer_and_no_others_nor_the_dispatchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was raised into the dispatch of the message that came, which ended the broker; raised in a later turn, it left
+    every held pull without an answer from then on."""
+    monkeypatch.setattr(pulls, "LOOKS_A_TURN", 1)
+
+    async def story() -> None:
+        broker = Broker()
+        broker.send()
+        broken, tagged, whole = FakePeer(), FakePeer(), FakePeer()
+        for peer, tag in ((broken, "*"), (tagged, "A"), (whole, "*")):
+            assert broker.pull(peer, 1, subscription=tag) is None
+        get, units, left = broker.store.get, broker.store.units, [OSError(5, "Input/output error")] * 2
+
+        def failing(read: Callable[..., Any]) -> Callable[..., Any]:
+            def first_fails(*args: Any, **named: Any) -> Any:
+                if left:
+                    raise left.pop()
+                return read(*args, **named)
+
+            return first_fails
+
+        broker.store.get, broker.store.units = failing(get), failing(units)  # type: ignore[method-assign]
+        broker.send()
+        for _ in range(8):
+            await asyncio.sleep(0)
+        codes = [peer.sent[-1].code for peer in (broken, tagged, whole)]
+        assert codes == [Answer.SYSTEM_ERROR, Answer.PULL_RETRY_IMMEDIATELY, Answer.SUCCESS] and not left
+        assert broker.pull(broken, 2) is None
+        broker.send()
+        await asyncio.sleep(0)
+        assert broken.sent[-1].code == Answer.SUCCESS and broker.requests.pulls.held == 0
+
+    asyncio.run(story())
+
+
 def test_a_held_pull_is_answered_when_its_time_is_over_or_when_others_tags_came() -> None:
     def work(broker: Broker) -> None:
         broker.send()

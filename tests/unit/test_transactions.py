@@ -325,6 +325,27 @@ def test_a_half_message_that_cannot_be_read_now_stays_open_and_one_that_expired_
     tell(story_of)
 
 
+def test_a_queue_that_cannot_be_read_is_read_on_later_and_no_error_of_the_dispatch() -> None:
+    """It was raised into the dispatch of the message that came, which ended the broker."""
+
+    async def story_of(group: Group) -> None:
+        get, left = group.store.get, [OSError(5, "Input/output error")] * 2
+
+        def first_fails(*args: Any, **named: Any) -> Any:
+            if left:
+                raise left.pop()
+            return get(*args, **named)
+
+        group.store.get = first_fails  # type: ignore[method-assign]
+        sent = group.send(b"paid")
+        assert sent.code == 0 and not group.requests.transactions.is_known
+        await until(lambda: group.requests.transactions.is_known)
+        assert group.requests.transactions.open_count == 1 and not left
+        assert (await group.end(sent, COMMIT)).code == 0 and len(group.consumed) == 1
+
+    tell(story_of)
+
+
 def test_how_many_may_be_open_and_what_cannot_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story_of(group: Group) -> None:
         monkeypatch.setattr(transactions_module, "OPEN_MAX", 1)

@@ -21,11 +21,12 @@ from node.broker.requests.clients import BROADCASTING
 from node.broker.requests.context import FAQ, Context
 from node.broker.requests.held_pulls import HeldPull, HeldPulls, Queue
 from node.message_store.consume_queue import PullStatus
+from node.message_store.errors import MessageStoreError
 from node.message_store.java_text import tags_code
 from node.message_store.live_reads import UNITS_LOOKED_AT, Got
 from node.rocketmq.bodies import EXPRESSION_CHARS_MAX, PERM_READ, TAGS_MAX, Subscription
 from node.rocketmq.codes import Answer
-from node.rocketmq.dispatch import Call, Peer, Refusal, Reply
+from node.rocketmq.dispatch import Call, Peer, Refusal, Reply, reply_of
 from node.rocketmq.header_fields import read_header, write_header
 from node.rocketmq.headers import PullAnswer, PullRequest
 
@@ -218,7 +219,8 @@ class Pulls:
         self._goes_on = False
 
     def _is_wanted(self, held: HeldPull) -> bool:
-        """By hashes alone: those who wait behind the same message share one look at the queue."""
+        """By hashes alone: who wait behind the same message share one look at the queue. Where that cannot be read, its
+        answer says so: what is raised here would end the dispatch of the message."""
         said, reads = held.said, self._context.store.reads
         if held.codes is None:
             return reads.max_offset(said.topic, said.queue_id) > said.queue_offset
@@ -226,7 +228,10 @@ class Pulls:
         if codes is None:
             if len(self._codes) >= ENDS_SEEN_MAX:
                 self._codes.clear()
-            units = reads.units(said.topic, said.queue_id, held.looked_upto, UNITS_LOOKED_AT)
+            try:
+                units = reads.units(said.topic, said.queue_id, held.looked_upto, UNITS_LOOKED_AT)
+            except (OSError, MessageStoreError):
+                return True
             codes = self._codes[held.looked_upto] = [code for _place, _size, code in units]
         if not held.codes.isdisjoint(codes):
             return True
@@ -264,10 +269,7 @@ class Pulls:
     def _answer_again(self, held: HeldPull) -> int:
         """Once more, from the beginning: what was right when it came may not be any more."""
         held.call.resume()
-        try:
-            reply = self._try(held.call, held.said, first=False)
-        except Refusal as refusal:
-            reply = refusal.reply
+        reply, _sound = reply_of(lambda call: self._try(call, held.said, first=False), held.call)
         if reply is None:
             return 0
         held.call.answer(reply)

@@ -21,6 +21,7 @@ from app.answer_time import AnswerTime
 from app.audit.blocks import Party, files_digest
 from app.audit.fence import ReplicaFence
 from app.audit.segments import Kind, LogChanged, ReadFailed, SegmentGone
+from app.refusals import reason_in
 
 REQUEST_BYTES_MAX = 8 * 1024 * 1024
 ANSWER_BYTES_MAX = 32 * 1024 * 1024  # a thousand digests and the widest range are far below
@@ -89,7 +90,7 @@ class ControlPlane:
         _, _, body = self.get(path, params)
         try:
             return json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ReadFailed(f"{self._spec.public}{path} did not answer JSON: {error}") from None
 
     def get(
@@ -180,9 +181,8 @@ def _reason(error: BaseException) -> str:
 
 def _problem(status: int, body: bytes) -> str:
     try:
-        problem = json.loads(body)
-        return f"{status}: {problem.get('detail') or problem.get('title')}"
-    except (ValueError, AttributeError):
+        return f"{status}: {reason_in(json.loads(body), status)}"
+    except (ValueError, RecursionError, AttributeError):
         return str(status)
 
 

@@ -26,6 +26,7 @@ ENDING_S: Final = 1.0
 SHIPPED = (
     "app/__init__.py",
     "app/answer_time.py",
+    "app/refusals.py",
     "app/audit/*.py",
     "node/__init__.py",
     "node/message_store/**/*.py",

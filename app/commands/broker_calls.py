@@ -24,11 +24,12 @@ Json = dict[str, Any]
 
 
 def urls_of(target: Target) -> Mapping[str, str]:
-    """Control planes by member. Raises Failure."""
+    """Control planes by member, but those that may not see the token. Raises Failure."""
     if not target.control_urls:
         text = "which control plane? give --node http://HOST:PORT, of any member: brokers are asked through it"
         raise Failure(Exit.USAGE, text)
-    return target.control_urls
+    shown = {one: url for one, url in target.control_urls.items() if target.not_shown(url) is None}
+    return shown or {target.asked or "": target.given or ""}
 
 
 def path_of(*parts: str, **query: Any) -> str:
@@ -95,7 +96,7 @@ def all_items(target: Target, *parts: str, **query: Any) -> list[Json]:
 
 def change(target: Target, method: str, resource: str, body: Json | None = None) -> Json:
     """By whoever leads. Raises Failure."""
-    url = next(iter(urls_of(target).values()))
+    url = target.given or next(iter(urls_of(target).values()))
     content: Json = {}
     for _ in range(HOPS_MAX):
         status, content = control_answer(
@@ -106,6 +107,8 @@ def change(target: Target, method: str, resource: str, body: Json | None = None)
         following = content.get("leader_api_url")
         if status != NOT_LEADER or not isinstance(following, str):
             raise failure_of(url, status, content)
+        if (why := target.not_shown(following)) is not None:
+            raise Failure(Exit.FINDING, f"not changed: {url} does not lead, and {why}")
         url = following
     raise Failure(Exit.UNREACHABLE, f"the leader moves: {content.get('detail')}")
 

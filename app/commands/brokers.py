@@ -26,13 +26,15 @@ commands = typer.Typer(help="The brokers of a group.", no_args_is_help=True, ric
 
 def brokers_of(target: Target) -> list[Json]:
     """What each says, by member; one whose control plane does not answer is `unknown`. Raises Failure."""
-    urls = sorted(urls_of(target).items())
+    urls = sorted((target.control_urls or urls_of(target)).items())
     with ThreadPoolExecutor(max_workers=len(urls)) as threads:  # all at once: one that hangs holds up no other
         return list(threads.map(lambda one: broker_of(target, *one), urls))
 
 
 def broker_of(target: Target, member_id: str, url: str) -> Json:
     """Raises Failure."""
+    if (why := target.not_shown(url)) is not None:
+        return {"broker": "unknown", "reason": why, "self_id": member_id}
     try:
         status, said = control_answer(
             "GET", url, "broker", target.token, tls=target.control_tls, within_s=SILENT_AFTER_S
@@ -109,7 +111,7 @@ def describe_broker(
     as_json: JsonOption = False,
 ) -> int:
     """Print one member's broker with its last changes of role, and what each step took."""
-    if member not in urls_of(target):
+    if member not in (target.control_urls or urls_of(target)):
         raise Failure(Exit.USAGE, f"{member} is none of {', '.join(sorted(target.control_urls))}")
     [one] = [one for one in brokers_of(target) if one["self_id"] == member]
     trouble = trouble_of(one)

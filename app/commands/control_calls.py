@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from app.answer_time import AnswerTime
 from app.commands.endings import ClassicBroker, Exit, Failure, NotThere, Silence, Unheard
+from app.refusals import reason_in
 from node.protocol.peers import check_host
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
@@ -49,13 +50,12 @@ def control_call(
     """
     status, content = control_answer(method, url, resource, token, body, tls=tls, within_s=within_s)
     if status >= 400:
-        reason = content.get("detail") or content.get("title")
         # It was reached, and said no: what was asked does not fit how things stand, or another group is asked for (400,
         # DLedger's UNKNOWN_GROUP). 404 without it: it is another kind of node.
         denied = content.get("code") == 400
         code = Exit.FINDING if status in (409, 410, 412, 421, 422) else Exit.UNREACHABLE
         kind = NotThere if status == 404 and not denied else Failure
-        raise kind(Exit.DENIED if denied else code, f"{url} answered {status}: {reason}")
+        raise kind(Exit.DENIED if denied else code, f"{url} answered {status}: {content['detail']}")
     return content
 
 
@@ -95,7 +95,9 @@ def control_answer(
     if not isinstance(content, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
     if status in (401, 403):
-        raise Failure(Exit.DENIED, f"{base} denies it: {content.get('detail') or content.get('title')}")
+        raise Failure(Exit.DENIED, f"{base} denies it: {reason_in(content, status)}")
+    if status >= 400:
+        content["detail"] = reason_in(content, f"status {status}")
     return status, content
 
 

@@ -138,10 +138,9 @@ async def ask_all(target: Target, silent: Mapping[str, AskedMember] = NOBODY) ->
             if answered.is_set() or member_id in silent:
                 return None
             url, left_s = target.control_urls.get(member_id), SILENT_AFTER_S - LATE_S
-            if url is None:  # what a member only names gets no token
-                url = named.get(member_id)
-                return None if url is None else await asyncio.to_thread(word_of, url, None, target.control_tls, left_s)
-            return await asyncio.to_thread(word_of, url, target.token, target.control_tls, left_s)
+            token = None if url is None else target.token_for(url)  # what a member only names gets none
+            url = url or named.get(member_id)
+            return None if url is None else await asyncio.to_thread(word_of, url, token, target.control_tls, left_s)
 
         member, word = await asyncio.gather(its_engine(), its_control_plane())
         url = target.control_urls.get(member_id) or own_url(member.state, member_id) or member.control_url
@@ -216,7 +215,8 @@ async def completed(member: AskedMember, members: Sequence[AskedMember], target:
     if member.reach != "down" or member.was_looked_up:
         return member
     if member.control_url is not None:
-        return await asyncio.to_thread(with_control_plane, member, member.control_url, target.token, target.control_tls)
+        token = target.token_for(member.control_url)
+        return await asyncio.to_thread(with_control_plane, member, member.control_url, token, target.control_tls)
     urls = [url for other in members if (url := own_url(other.state, member.id)) is not None]
     if not urls:
         return member

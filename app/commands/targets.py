@@ -67,6 +67,18 @@ class Target:
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
     access: AccessFlags = field(default_factory=AccessFlags)  # what the commands that are printed need, too
     unanswered: str = ""  # of --node: why its control plane was not heard: the members are known from elsewhere
+    given: str | None = None  # the control plane that was named, which names the others; None: this machine knows all
+
+    def token_for(self, control_url: str) -> str | None:
+        """What a member only names gets no token, unless TLS and an authority that was named prove who is there."""
+        is_proven = control_url.startswith("https:") and self.control_tls is not None
+        return self.token if self.given in (None, control_url) or is_proven else None
+
+    def not_shown(self, control_url: str) -> str | None:
+        """Why the token is not shown there; None: it is, or there is none."""
+        if self.token == self.token_for(control_url):
+            return None
+        return f"only members name {control_url}: no token is shown there before --node names it, or --ca its authority"
 
     def client(self, deadline_s: float = 10.0, only: str | None = None) -> LedgerClient:
         """A client of the group, or of one member `only`; the caller closes it."""
@@ -201,7 +213,7 @@ def _target_from_control(
     url: str, group: str | None, token: str | None, shown: ssl.SSLContext | None, checked: ssl.SSLContext | None,
     configured: Target | None,
 ) -> Target:  # fmt: skip
-    from app.demo.state import demo_of
+    from app.demo.state import base_of, demo_of
 
     demo = demo_of(url)
     if demo is not None and group in (None, demo.group):
@@ -217,10 +229,12 @@ def _target_from_control(
         raise Failure(Exit.UNREACHABLE, f"{url} names no address of {none[0]}")
     if not peers or state.group is None:
         raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
+    given = base_of(url)
     urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}
+    urls |= {state.self_id: given} if state.self_id in peers else {}
     known = state.group_id if is_group_id(state.group_id) else None
     itself = None if state.self_id in peers else state
-    return Target(peers, state.group, token, urls, shown, checked, known, state.self_id, itself)
+    return Target(peers, state.group, token, urls, shown, checked, known, state.self_id, itself, given=given)
 
 
 def asked_elsewhere(failure: Failure, configured: Target | None) -> Target:

@@ -26,6 +26,7 @@ from app.console.errors import ConsoleError, NodeUnreachable, NothingListens
 from app.console.settings import ConsoleSettings
 from app.db.base import utc_now
 from app.health.facts import CERTIFICATE_SOON
+from app.refusals import TITLE_CHARS_MAX, reason_in
 from app.why_unreached import is_refused, why_unreached
 from node.background import Background, reason_of
 from node.certificates import not_after
@@ -60,12 +61,12 @@ class NodeRefused(ConsoleError):
     title = "The node refused"
 
     def __init__(self, status: int, body: dict[str, Any], node: str, wait_s: int | None = None) -> None:
-        detail = str(body.get("detail") or body.get("title") or f"status {status}")
+        detail = reason_in(body, f"status {status}")
         extra = {key: value for key, value in body.items() if key not in OWN_NAMES}
         super().__init__(
             detail,
             status=status if status in PASSED_ON else 502,
-            title=str(body.get("title") or self.title),
+            title=str(body.get("title") or self.title)[:TITLE_CHARS_MAX],
             code=body.get("code"),
             action=body.get("action"),
             headers={"retry-after": str(wait_s)} if wait_s is not None else None,

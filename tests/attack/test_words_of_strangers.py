@@ -31,6 +31,7 @@ from app.commands.endings import Exit, Failure
 from app.db.models import ApiToken
 from app.security.limits import ACCOUNT
 from node import control
+from tests.attack.remoting_kit import drawn
 from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup
 from tests.unit.test_login_limits import PASSWORD, login, with_password
@@ -301,6 +302,36 @@ def test_no_command_and_no_audit_reads_an_answer_without_end(monkeypatch: pytest
         with pytest.raises(ReadFailed, match="no answer"):
             plane.get("/state")
         plane.close()
+
+
+READING = [
+    ["audit", "--node", "URL"], ["backup", "DIR", "--node", "URL"], ["status", "--node", "URL"],
+    ["scrub", "--node", "URL"], ["members", "--node", "URL"], ["topic", "list", "--node", "URL"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
+def test_an_answer_that_cannot_be_parsed_is_a_member_that_answers_nothing(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nested beyond what a parser follows, or a number beyond what it reads: it was a traceback, of an audit and of a
+    back-up also where another member could have been asked. And a refusal is said in a few words, however long it is.
+    """
+    rng = drawn(f"unreadable answers to {words[0]}")
+    begin = rng.choice([b"[", b'{"items":', b'[{"detail":'])
+    long = json.dumps({rng.choice(["detail", "title"]): "x" * rng.randrange(1 << 16, 1 << 22)}).encode()
+    for status, answer in (
+        (rng.choice([200, 206]), begin * rng.randrange(2000, 200_000)),
+        (rng.choice([403, 500, 503]), begin * rng.randrange(2000, 200_000)),
+        (200, b'{"engine":' + b"9" * rng.randrange(5000, 1 << 20) + b"}"),
+        (rng.choice([403, 500, 503]), long),
+    ):
+        with answering(answer, status) as url:
+            place = {"URL": url, "DIR": str(tmp_path / "b")}
+            code = run_cli([place.get(one, one) for one in words])
+        said = capsys.readouterr()
+        assert code in (Exit.UNREACHABLE, Exit.DENIED), f"{status} {answer[:50]!r}: {code} {said.err[:500]}"
+        assert "Traceback" not in said.err and len(said.err) < 4000
 
 
 def test_a_stranger_is_unreachable_for_a_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

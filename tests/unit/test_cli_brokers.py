@@ -62,7 +62,7 @@ class Planes:
         found: Json = json.loads(json.dumps(examples()[f"{method.lower()} /api/v1/{'/'.join(words)}"]["response"]))
         if rest == "state":
             peers = [{**found["peers"][0], "id": one, "control_url": f"{self.base}/{one}"} for one in ("n0", "n1")]
-            found["peers"] = peers
+            found |= {"peers": peers, "self_id": member}
         if rest == "broker":
             found |= {"self_id": member, "role": "MASTER" if member == "n1" else "SLAVE"}
         if rest.endswith("/reset"):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from app.commands.control_calls import control_answer, control_state
-from app.commands.endings import Exit, Failure
+from app.commands.endings import Exit, Failure, Unheard
 from app.commands.targets import Target
 
 NOT_LEADER: Final = 421
@@ -95,13 +95,22 @@ def all_items(target: Target, *parts: str, **query: Any) -> list[Json]:
 
 
 def change(target: Target, method: str, resource: str, body: Json | None = None) -> Json:
-    """By whoever leads. Raises Failure."""
-    url = target.given or next(iter(urls_of(target).values()))
+    """By whoever leads, whom any member names that is reached. Raises Failure."""
+    urls = list(urls_of(target).values())
+    url = target.given or urls[0]
+    others = [one for one in urls if one != url]
     content: Json = {}
-    for _ in range(HOPS_MAX):
-        status, content = control_answer(
-            method, url, resource, target.token, body, tls=target.control_tls, within_s=CHANGE_WITHIN_S
-        )
+    hops = 0
+    while hops < HOPS_MAX:
+        try:
+            status, content = control_answer(
+                method, url, resource, target.token, body, tls=target.control_tls, within_s=CHANGE_WITHIN_S
+            )
+        except Unheard as nobody:
+            if nobody.code != Exit.UNREACHABLE or not others:  # of any other code it left, and may have been made
+                raise
+            url = others.pop(0)
+            continue
         if status < 400:
             return content
         following = content.get("leader_api_url")
@@ -109,7 +118,7 @@ def change(target: Target, method: str, resource: str, body: Json | None = None)
             raise failure_of(url, status, content)
         if (why := target.not_shown(following)) is not None:
             raise Failure(Exit.FINDING, f"not changed: {url} does not lead, and {why}")
-        url = following
+        url, hops = following, hops + 1
     raise Failure(Exit.UNREACHABLE, f"the leader moves: {content.get('detail')}")
 
 

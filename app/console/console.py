@@ -251,9 +251,10 @@ class Console:
 
     async def remove_cluster(self, cluster_id: str) -> None:
         watch = self.watch_of(cluster_id)
-        del self.watches[cluster_id]
+        await self.clusters_kept.remove(cluster_id)  # first: where it fails, it can be tried again
+        if self.watches.get(cluster_id) is watch:
+            del self.watches[cluster_id]
         await watch.stop()
-        await self.clusters_kept.remove(cluster_id)
         self.addresses.forget(cluster_id)
         self.starts.forget(cluster_id)
         self.configurations.forget(cluster_id)

@@ -221,8 +221,9 @@ class Notifier:
         for key in gone:
             self.stored.pop(key, None)
         for route_id, values in columns.items():
-            for name, value in values.items():
-                setattr(self.routes[route_id], name, value)
+            row = self.routes.get(route_id)  # it may have been removed meanwhile
+            for name, value in values.items() if row is not None else ():
+                setattr(row, name, value)
         self.outbox.forget(messages)
 
     async def trim(self, now: datetime) -> None:

@@ -12,9 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.cli import run
-from app.commands import brokers
+from app.commands import broker_calls, brokers
 from app.commands.endings import Exit, Silence, Unheard
+from app.commands.targets import Target
 from node.control.openapi import examples
+from tests.ports import free_ports
 
 Json = dict[str, Any]
 
@@ -199,6 +201,24 @@ def test_what_the_leader_has_is_shown_and_not_what_one_that_is_cut_off_has(plane
     planes.answer = answer  # type: ignore[method-assign]
     assert asked_of(planes, "consumer", "list") == 0
     assert [who for who, what, _ in planes.asked if what == "consumer-groups"] == ["GET n1"]
+
+
+def test_a_change_goes_by_whichever_member_is_reached(planes: Planes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is asked first may be the one that is down; who may have done it is asked nothing twice."""
+    [port] = free_ports(1)
+    target = Target({}, "g", control_urls={"n9": f"http://127.0.0.1:{port}", "n0": f"{planes.base}/n0"})
+    assert broker_calls.change(target, "DELETE", "topics/T")["deleted"]
+    assert [who for who, _what, _body in planes.asked] == ["DELETE n0", "DELETE n1"]
+    asked: list[str] = []
+
+    def unheard(_method: str, url: str, *_: object, **__: object) -> tuple[int, Json]:
+        asked.append(url)
+        raise Unheard(Exit.UNKNOWN_OUTCOME, "no answer", Silence.NO_WORD)
+
+    monkeypatch.setattr(broker_calls, "control_answer", unheard)
+    with pytest.raises(Unheard):
+        broker_calls.change(target, "DELETE", "topics/T")
+    assert len(asked) == 1
 
 
 def test_which_group_and_what_to_look_at_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:

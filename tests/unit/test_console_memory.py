@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from app.console import starts as starts_module
 from app.console.errors import NodeUnreachable
@@ -50,6 +51,31 @@ def test_a_console_that_began_anew_still_knows_how_a_dead_member_was_started(
             assert next_command(kit) == STARTED
             await kit.console.remove_cluster("demo")
             await kit.until(lambda: STARTED not in kit.console.starts.stored)
+
+    run(work())
+
+
+def test_a_group_that_could_not_be_removed_can_be_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was watched no more, and asked for it the console knew none of that name, until its next start."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            remove, left = kit.console.clusters_kept.remove, [OperationalError("DELETE", None, OSError("locked"))]
+
+            async def first_fails(cluster_id: str) -> None:
+                if left:
+                    raise left.pop()
+                await remove(cluster_id)
+
+            monkeypatch.setattr(kit.console.clusters_kept, "remove", first_fails)
+            with pytest.raises(OperationalError):
+                await kit.console.remove_cluster("demo")
+            assert kit.console.group_view("demo").cluster.id == "demo"
+            await kit.console.remove_cluster("demo")
+            assert not kit.console.watches and not await kit.console.clusters_kept.all()
 
     run(work())
 

@@ -22,6 +22,7 @@ from node.views.state import StateView
 HTTP_TIMEOUT_S: Final = 5.0
 SILENT_AFTER_S: Final = 2.0  # who has said nothing for so long is called silent; one that is busy takes less
 CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
+MAY_BE_DONE: Final = frozenset({500, 502, 504})  # of a change: it failed in the midst of it, or behind a proxy
 CONTROL_ANSWER_S: Final = 60.0  # for all of an answer, beside the time for its first bytes
 
 
@@ -63,7 +64,8 @@ def control_answer(
     method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
     *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
 ) -> tuple[int, dict[str, Any]]:  # fmt: skip
-    """The same, but that a problem is an answer as well, unless the caller is not allowed to. Raises Failure."""
+    """The same, but that a problem is an answer as well, unless the caller is not allowed to, or what was to be changed
+    may have been. Raises Failure."""
     import httpx2
 
     base = (url if "://" in url else f"http://{url}").rstrip("/").removesuffix("/api/v1")
@@ -74,6 +76,7 @@ def control_answer(
             raise ValueError("that is not the address of a control plane, such as http://127.0.0.1:8431")
     except ValueError as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
+    changes = method != "GET" and not (body or {}).get("dry_run")
     headers = {"accept": "application/json", "accept-encoding": "identity"}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     address = f"{base}/api/v1/{resource}".rstrip("/")
@@ -88,10 +91,14 @@ def control_answer(
     except httpx2.InvalidURL as error:
         raise Failure(Exit.USAGE, f"--node {url}: {error}") from error
     except (httpx2.HTTPError, TimeoutError) as error:
-        raise unheard(base, error, changes=method != "GET" and not (body or {}).get("dry_run")) from error
+        raise unheard(base, error, changes=changes) from error
     content: Any = {} if status == 204 else None
     with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(raw)
+    if changes and status in MAY_BE_DONE:
+        said = content if isinstance(content, dict) else {}
+        why = said.get("detail") or said.get("title") or "no word of a control plane's"
+        raise Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {base} answered {status}: {why}")
     if not isinstance(content, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
     if status in (401, 403):

@@ -18,7 +18,7 @@ from app.console import format as fmt
 from app.console.errors import Conflict, ConsoleError, NodeUnreachable, TermMoved
 from app.console.nodes import NodeRefused, Nodes
 from app.console.preflight import Check, Commands, check
-from app.console.transfers import STATES, as_json, operation_of, problem_of
+from app.console.transfers import STATES, as_json, begun, operation_of, problem_of
 from app.db.repositories import FAILED, RUNNING, UNKNOWN, Operations
 from app.health.facts import entries_of
 from app.health.group_view import GroupView
@@ -253,7 +253,7 @@ class MemberChanges:
         headers = {"idempotency-key": operation_id}
         try:
             async with asyncio.timeout(ENDS_WITHIN_S):
-                remote = await self.nodes.json(method, url, path, json=body, params=asked, headers=headers)
+                remote = await begun(self.nodes, method, url, path, json=body, params=asked, headers=headers)
                 while remote.get("state") == RUNNING:
                     await asyncio.sleep(POLL_S)
                     remote = await operation_of(self.nodes, url, remote["id"])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.nodes import NodeRefused, Nodes
-from app.console.transfers import FORGOTTEN, as_json, operation_of, problem_of
+from app.console.transfers import FORGOTTEN, as_json, begun, operation_of, problem_of
 from app.db.repositories import CANCELLED, DONE, FAILED, RUNNING, UNKNOWN, Operations
 from node.background import Background, reason_of
 
@@ -32,7 +32,7 @@ async def followed(
     Raises NodeRefused where it was not begun, and NodeUnreachable where nothing was heard for SILENT_S, or the member
     knows nothing of it any more.
     """
-    remote = await nodes.json("POST", url, what, json=body, headers={"idempotency-key": key})
+    remote = await begun(nodes, "POST", url, what, json=body, headers={"idempotency-key": key})
     heard_s = time.monotonic()
     while remote.get("state") == RUNNING:
         await saw(remote)

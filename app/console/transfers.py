@@ -20,6 +20,7 @@ POLL_S = 0.25
 # Beyond its own deadline the leader has this long to say how it went.
 GRACE_S = 5.0
 FORGOTTEN = "forgotten"
+MAY_BE_DONE = frozenset({500, 502, 504})
 STATES = frozenset({RUNNING, DONE, FAILED, CANCELLED, UNKNOWN})
 
 
@@ -64,7 +65,8 @@ class Transfers:
             )
 
     async def ask(self, operation_id: str, leader_url: str, body: Json, deadline_ms: int) -> Json:
-        return await self.nodes.json(
+        return await begun(
+            self.nodes,
             "POST",
             leader_url,
             "leadership-transfer",
@@ -92,6 +94,17 @@ class Transfers:
         if leader_url is None or remote_id is None:
             raise NodeUnreachable("no node is known that could cancel this")
         await self.nodes.json("DELETE", leader_url, f"operations/{remote_id}")
+
+
+async def begun(nodes: Nodes, method: str, url: str, path: str, **more: Any) -> Json:
+    """The operation that a member begins. Raises NodeRefused where it begins none, NodeUnreachable where nobody knows:
+    also where it failed in the midst of it, or a proxy had no answer of it."""
+    try:
+        return await nodes.json(method, url, path, **more)
+    except NodeRefused as refusal:
+        if refusal.node_status not in MAY_BE_DONE:
+            raise
+        raise NodeUnreachable(f"{url} answered {refusal.node_status}: {refusal.detail}", code="failed") from None
 
 
 async def operation_of(nodes: Nodes, url: str, operation_id: Any) -> Json:

@@ -14,7 +14,7 @@ import pytest
 
 from app.cli import run
 from app.commands import broker_calls, ha_promote, one_member
-from app.commands.control_calls import control_answer
+from app.commands.control_calls import control_answer, control_call
 from app.commands.endings import Exit, Failure
 from node.control import broker_link, ha_changes
 from tests.unit.fake_control import FakeGroup
@@ -115,6 +115,42 @@ def test_what_changes_nothing_is_not_reached(method: str, body: Json | None) -> 
     with serving({}) as plane, pytest.raises(Failure, match="cannot be reached") as failed:
         control_answer(method, plane.url, "trim", None, body)
     assert failed.value.code == Exit.UNREACHABLE
+
+
+@pytest.mark.parametrize("content", [b'{"detail": "An error that it did not expect."}', b"<h1>Bad Gateway</h1>"])
+@pytest.mark.parametrize(
+    ("method", "body", "status", "code"),
+    [
+        ("POST", {}, 500, Exit.UNKNOWN_OUTCOME), ("DELETE", None, 502, Exit.UNKNOWN_OUTCOME),
+        ("PUT", {"for_s": 1}, 504, Exit.UNKNOWN_OUTCOME), ("POST", {}, 503, Exit.UNREACHABLE),
+        ("POST", {"dry_run": True}, 500, Exit.UNREACHABLE), ("GET", None, 502, Exit.UNREACHABLE),
+    ],
+)  # fmt: skip
+def test_a_change_that_failed_in_the_midst_of_it_may_have_been_made(
+    method: str, body: Json | None, status: int, code: Exit, content: bytes
+) -> None:
+    """The control plane says so itself, of its 500; a proxy in front of it knows as little."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(Failure) as failed:
+            control_call(method, f"http://127.0.0.1:{server.server_port}", "restart", None, body)
+        server.shutdown()
+    assert failed.value.code == code
+    assert str(failed.value).startswith("outcome unknown:") is (code == Exit.UNKNOWN_OUTCOME)
 
 
 def test_a_change_that_cannot_have_left_was_not_made() -> None:

@@ -245,14 +245,20 @@ def test_an_admin_alone_accepts_a_first_leadership_by_name_and_the_trail_says_wh
 
 
 @pytest.mark.parametrize("kind", ["transfer", "members", "own"])
-def test_what_a_control_plane_has_forgotten_is_unknown(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is started again answers 404 to the question how its operation is: it was begun, and may be done."""
+@pytest.mark.parametrize("begins", [200, 500, 502, 504, 409])
+def test_what_a_control_plane_has_forgotten_or_failed_at_is_unknown(
+    kind: str, begins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is started again answers 404 to the question how its operation is: it was begun, and may be done. So may
+    what it answered 500 to."""
     monkeypatch.setattr(member_changes, "POLL_S", 0.0)
     monkeypatch.setattr(remote_operations, "POLL_S", 0.0)
     url, kept = "http://n0", dict[str, Any]()
 
     class Member:
         async def json(self, *_: object, **__: object) -> dict[str, Any]:
+            if begins != 200:
+                raise NodeRefused(begins, {"title": "No", "detail": "There is no operation x"}, url)
             return {"id": "x", "state": "running"}
 
         async def get(self, *_: object) -> dict[str, Any]:
@@ -272,5 +278,5 @@ def test_what_a_control_plane_has_forgotten_is_unknown(kind: str, monkeypatch: p
             await remote_operations.RemoteOperations(*parts).follow("o", url, "scrub", {}, "n0")
 
     run(work())
-    assert kept["state"] == "unknown", kept
+    assert kept["state"] == ("failed" if begins == 409 else "unknown"), kept
     assert "There is no operation x" in kept["problem"]["detail"]

@@ -21,6 +21,7 @@ DIGITS: Final = re.compile(r"(\d+)", re.ASCII)
 HEARTBEAT_MS: Final = 2000  # DLedger's, for members that do not tell theirs
 ELECTION_TIMEOUT_MAX_MS: Final = 1000
 CONNECTING_GRACE_S: Final = 2.5  # a dialler waits for a second at most
+ENGINE_GRACE_S: Final = 0.4  # a second look: an engine may come late for one question, on a machine with much to do
 SLOW_MS: Final = 100
 # So long before a certificate ends it is worth a word, and the last warning.
 CERTIFICATE_SOON: Final = timedelta(days=21)

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.health.confirming import confirm_nothing, counted, survives
-from app.health.facts import ATTENTION, CRITICAL, INFO, UNKNOWN, Facts, Finding, join, moment, refused, time_of
+from app.health.facts import (
+    ATTENTION,
+    CRITICAL,
+    ENGINE_GRACE_S,
+    INFO,
+    UNKNOWN,
+    Facts,
+    Finding,
+    join,
+    moment,
+    refused,
+    time_of,
+)
 from app.health.group_view import MemberView
 from app.health.links import unheard_among
 from app.health.members import engine_silent, unheard_since, was_reached, without_votes
@@ -25,7 +37,7 @@ def nobody_answers(facts: Facts) -> Iterator[Finding]:
     if all(engine_silent(one) for one in facts.members):
         since = [at for one in facts.members if (at := unheard_since(one)) is not None]
         text = "No engine of this group answers its control plane, for {age}"
-        yield Finding("engines_silent", UNKNOWN, text, since=max(since, default=None))
+        yield Finding("engines_silent", UNKNOWN, text, None, max(since, default=None), ENGINE_GRACE_S)
     elif any(engine_silent(one) for one in facts.members):
         return  # each is named, by what it is that does not answer
     elif facts.recall.began_before("all_silent:") is None and all(

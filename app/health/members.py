@@ -9,6 +9,7 @@ from typing import Final
 from app.health.facts import (
     ATTENTION,
     CRITICAL,
+    ENGINE_GRACE_S,
     INFO,
     SEVERITY_ORDER,
     Facts,
@@ -78,7 +79,7 @@ def silent(facts: Facts) -> Iterator[Finding]:
         elif engine_silent(one):
             text = f"The engine of {one.id} does not answer its control plane, for {{age}}"
             since = unheard_since(one)
-            yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, since)
+            yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, since, ENGINE_GRACE_S)
         elif one.reach == "stale":
             text = f"{one.id} {silence_of(one)}{why}, for {{age}}"
             yield Finding("replica_silent", severity, text + still_heard(facts, one), one.id, time_of(one.last_seen))

@@ -42,6 +42,21 @@ def test_engines_that_all_hang_are_not_control_planes_that_do_not_answer() -> No
     assert step.command == "quorumscope demo heal"
 
 
+def test_an_engine_that_comes_late_for_one_question_is_not_named_and_not_in_step_either() -> None:
+    """On a machine with much to do it was said to be silent for one look, and an event told of it."""
+    story = Story()
+    story.look(4)
+    for node in ("n1", "n0"):
+        story.node(node).engine = "stale"
+        view = story.look()
+        assert view.problems == () and view.pending and view.severity == "unknown", view.sentence
+        story.node(node).engine = "ok"
+        assert headline(story.look()) == "All 3 replicas are in step."
+        assert not story.recall.openings.ids
+    story.node("n1").engine = "stale"
+    assert [(one.code, one.member) for one in story.look(2).problems] == [("replica_silent", "n1")]
+
+
 def test_a_group_of_which_one_control_plane_is_gone_and_the_others_engines_hang_is_told_member_by_member() -> None:
     story = Story()
     story.look(2)

@@ -108,7 +108,7 @@ async def observed(directory: Path, options: DemoOptions) -> AsyncIterator[Obser
         events: list[EventView] = []
         audits: dict[str, AuditView | None] = {}
         urls = [one.control_url for one in demo.members.values()]
-        kept = open_sessions(open_engine(f"sqlite:///{directory / 'console.db'}"))
+        kept = open_sessions(open_engine(f"sqlite:///{directory / 'observer.db'}"))
         watch = Watch(
             ClusterInfo("demo", "demo", "demo", demo=True), samples, nodes, LOOK_EVERY_S,
             addresses=Addresses(kept, Seal(directory / "key"), None, urls),

@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field, JsonValue
 
 T = TypeVar("T")
 # A name of people's making: nothing in it that a terminal, a mail's header or a database would take for more.
-PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
+# No control characters, none that a reader cannot see, and none that turns the reading of others around.
+PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ue000-\uf8ff\ufeff]+$"
 GroupId = Annotated[str, Field(min_length=1, max_length=64, pattern=PRINTABLE)]
 RoleName = Literal["none", "viewer", "operator", "admin"]
 # On single groups; an admin has all of them.

@@ -21,6 +21,8 @@ from node.config import load
 from node.control.app import create_app
 from node.control_tokens import issue, revoke, write_tokens
 from tests.api.test_control_guard import BASE, run
+from tests.attack.disguises import disguises
+from tests.attack.remoting_kit import drawn
 
 KINDS: Final[Mapping[str, dict[str, str]]] = {
     "log": {},
@@ -74,8 +76,8 @@ RIGHTS: Final = {
     "nothing": Right.NOTHING, "append": Right.APPEND, "read": Right.READ, "observe": Right.OBSERVE,
     "operate": Right.OPERATE,
 }  # fmt: skip
-ENDS: Final = ("%0A", "%0D%0A", "%0B", "%00", "%20", "%C2%85", "%E2%80%A8", "/", "//", "/.", "%2F", ";a", ".")
-FRONTS: Final = ("/api/v1/", "//api/v1/", "/api//v1/", "/api/v1//", "/./api/v1/", "/API/v1/", "/api/v1/%0A")
+VALUES: Final = ("0", "n1", "%C3%A9", "9" * 25, "-1", "%20", "T%25", "a" * 300)  # of what a path is filled with
+DRAWN: Final = 60  # disguises of each call
 Route = tuple[str, str]
 
 
@@ -112,9 +114,9 @@ def asking(app: FastAPI, token: str = "") -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE, headers=headers)
 
 
-async def ask(client: httpx2.AsyncClient, method: str, path: str) -> httpx2.Response:
+async def ask(client: httpx2.AsyncClient, method: str, path: str, value: str = "0") -> httpx2.Response:
     body: dict[str, Any] = {"json": {}} if method in ("POST", "PUT", "PATCH") else {}
-    return await client.request(method, re.sub(r"\{[^}]+\}", "0", path), **body)
+    return await client.request(method, re.sub(r"\{[^}]+\}", value, path), **body)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,6 +128,7 @@ def test_every_call_has_a_row_and_every_row_a_call(tmp_path: Path, kind: str) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_has_the_right_gets_through_and_nobody_else(tmp_path: Path, kind: str, right: str) -> None:
     """All rights but one open what does not take that one, and the one alone what takes it."""
+    rng = drawn(f"rights at a {kind}: {right}")
 
     async def work() -> None:
         file = tmp_path / "tokens"
@@ -135,10 +138,10 @@ def test_who_has_the_right_gets_through_and_nobody_else(tmp_path: Path, kind: st
         tokens = {True: issue(file, "only", RIGHTS[right], 1)[1], False: issue(file, "others", others, 1)[1]}
         app = app_of(tmp_path, kind, **{"control.tokens_file": str(file)})
         async with asking(app, tokens[True]) as only, asking(app, tokens[False]) as rest:
-            for (method, path), needed in rows(kind).items():
+            for (method, path), needed in rng.sample(list(rows(kind).items()), len(rows(kind))):
                 for client in (only, rest):
                     may = needed == "nothing" or (needed == right) == (client is only)
-                    answer = await ask(client, method, path)
+                    answer = await ask(client, method, path, rng.choice(VALUES))
                     said = f"{method} {path} ({needed}): {answer.status_code} {answer.text[:200]}"
                     if may:
                         assert answer.status_code not in (401, 403, 405), said
@@ -190,6 +193,7 @@ def test_what_does_not_count_opens_nothing(
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_disguise_of_a_call_gives_what_its_right_is_for(tmp_path: Path, kind: str, right: str) -> None:
     """To whoever has the right to observe and to append. A router may take `entries` and a line break for `entries`."""
+    rng = drawn(f"disguises at a {kind}: {right}")
 
     async def work() -> None:
         file = tmp_path / "tokens"
@@ -199,11 +203,11 @@ def test_no_disguise_of_a_call_gives_what_its_right_is_for(tmp_path: Path, kind:
             for (method, path), needed in rows(kind).items():
                 if needed != right:
                     continue
-                for front in FRONTS:
-                    for end in ("", *ENDS):
-                        answer = await ask(bea, method, f"{front}{path.removeprefix(API + '/')}{end}")
-                        # 307: to the same path without its last slash, which is judged again.
-                        said = f"{method} {front} {path} {end}: {answer.status_code} {answer.text[:200]}"
-                        assert answer.status_code in (307, 403, 404, 405, 422), said
+                filled = re.sub(r"\{[^}]+\}", rng.choice(VALUES[:2]), path.removeprefix(f"{API}/"))
+                for one in disguises(rng, filled, DRAWN):
+                    answer = await ask(bea, method, one)
+                    # 307: to the same path without its last slash, which is judged again.
+                    said = f"{method} {one}: {answer.status_code} {answer.text[:200]}"
+                    assert answer.status_code in (307, 403, 404, 405, 422), said
 
     run(work())

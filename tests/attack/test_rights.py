@@ -21,10 +21,13 @@ import pytest
 from app.console.settings import Seed
 from app.db.base import rfc3339, utc_now
 from app.db.models import EventRow
+from tests.attack.remoting_kit import drawn
 from tests.unit.console_kit import BASE, Kit, Person, run, running
 from tests.unit.fake_control import FakeGroup
 
-HIDDEN, OTHER, ABSENT = "vault-seven", "orders", "no-such-group"
+RNG = drawn("rights on groups")
+NUMBER = RNG.randrange(1000)
+HIDDEN, OTHER, ABSENT = f"vault-{NUMBER}", "orders", "no-such-group"
 # Where pages lie; API routers know themselves without their prefix, and have no page's module.
 PAGES = (
     "/clusters/", "/account", "/users", "/admin-trail", "/audits", "/operations", "/notifications", "/live/", "/demo",
@@ -49,10 +52,11 @@ class Place:
     kit: Kit
     boss: Person
     ids: dict[str, str]
+    drawn: dict[str, str]
 
     def fill(self, path: str, group: str) -> str:
-        known = {"cluster_id": group, "scope": group, "node_id": "n0", "page": "group-entries", "kind": "data"}
-        known |= {"problem_id": "replica_silent:n2", "index": "5", "seq": "1", "from_index": "1", **self.ids}
+        known = {"cluster_id": group, "scope": group, "page": "group-entries", "kind": self.drawn["kind"]}
+        known |= {"problem_id": "replica_silent:n2", **self.drawn, **self.ids}
 
         def value(found: re.Match[str]) -> str:
             return known.get(found[1].partition(":")[0], "0" * 20)
@@ -87,21 +91,21 @@ class Place:
 
 @asynccontextmanager
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    seeds = (Seed("http://127.0.0.1:8431", "Vault seven"),)
-    async with running(tmp_path, FakeGroup(name="vault-seven"), seeds=seeds) as kit:
+    seeds = (Seed("http://127.0.0.1:8431", f"Vault {NUMBER}"),)
+    async with running(tmp_path, FakeGroup(name=HIDDEN), seeds=seeds) as kit:
         await kit.watched(HIDDEN)
         row = await kit.console.clusters_kept.save("Orders", OTHER, [("o0", "127.0.0.1:9", "http://127.0.0.1:9")])
         kit.console.watch(row)
         boss = await kit.person("boss", "admin")
         operation, _ = await kit.console.operations_kept.open(
-            HIDDEN, "leadership_transfer", "boss", node_id="n0", key=None, progress={"detail": "of vault-seven"}
+            HIDDEN, "leadership_transfer", "boss", node_id="n0", key=None, progress={"detail": f"of {HIDDEN}"}
         )
         audit, _ = await kit.app.state.audit_runner.kept.create(
-            cluster_id=HIDDEN, cluster_name="Vault seven", depth="bytes", from_index=None, to_index=None,
+            cluster_id=HIDDEN, cluster_name=f"Vault {NUMBER}", depth="bytes", from_index=None, to_index=None,
             directory=str(tmp_path), requested_by="boss",
         )  # fmt: skip
         async with kit.app.state.sessions() as db, db.begin():
-            db.add(EventRow(cluster_id=HIDDEN, at=utc_now(), kind="x", severity="info", text="of vault-seven"))
+            db.add(EventRow(cluster_id=HIDDEN, at=utc_now(), kind="x", severity="info", text=f"of {HIDDEN}"))
         body = {"group": HIDDEN, "until": rfc3339(utc_now() + timedelta(days=1))}
         window = await boss.change("POST", "/api/v1/alerts/windows", json=body)
         assert window.status_code == 201, window.text
@@ -114,7 +118,10 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
             "audit_id": audit.id,
             "window_id": str(window.json()["id"]),
         }
-        yield Place(kit, boss, ids)
+        places = {name: str(RNG.choice([0, 1, 5, 1 << 40])) for name in ("index", "seq", "from_index")}
+        places |= {"node_id": RNG.choice(["n0", "n1", "n2"]), "kind": RNG.choice(["data", "index"])}
+        print(places)
+        yield Place(kit, boss, ids, places)
 
 
 def api_routes(kit: Kit) -> list[tuple[str, str]]:
@@ -176,7 +183,7 @@ def test_a_group_without_a_right_is_as_if_it_were_not_there(
             before = await here.state()
             routes = [*api_routes(here.kit), *page_routes(here.kit)]
             assert len(routes) > 100
-            for method, path in routes:
+            for method, path in RNG.sample(routes, len(routes)):
                 if path in NOT_ASKED:
                     continue
                 answer = await ask(here, person, robot, method, path, HIDDEN)

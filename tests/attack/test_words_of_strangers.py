@@ -36,8 +36,14 @@ from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup
 from tests.unit.test_login_limits import PASSWORD, login, with_password
 
-ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\u202e\x9b31m"
-UNPRINTABLE = ["\x00", "a\nb", "a\x1b[2J", "\x7f", "\x9b", "\u2028", "\u202e", "\ud800"]
+RNG = drawn("words")
+OBEYED = ["\x1b[2J", "\x1b]0;owned\x07", "\r", "\u202e", "\x9b31m", "\x1bc", "\x08" * 20, "\x9d52;c;aGk=\x9c", "\u2066"]
+ESCAPES = "".join(f"{RNG.choice(['', 'x', ' '])}{one}" for one in RNG.sample(OBEYED, RNG.randrange(5, len(OBEYED) + 1)))
+UNSEEN = "\u2066\u200f\u200b\ue000\u0085\x01\ufeff"
+UNPRINTABLE = [
+    "a" * RNG.randrange(3) + one + "b" * RNG.randrange(3)
+    for one in ("\x00", "\n", "\x1b[2J", "\x7f", "\x9b", "\u2028", "\u202e", RNG.choice(UNSEEN))
+] + ["\ud800"]  # fmt: skip
 ODD_TIMES = ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:59"]
 
 

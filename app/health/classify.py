@@ -98,7 +98,7 @@ AGE: Final = re.compile(r",? for \{age\}| \{age\} ago|, \{age\} ago")
 
 def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool = False) -> GroupView:
     """The view with all its problems, worst first, and what is unproven; remembers since when each stands."""
-    view = view.model_copy(update={"seen_leading": recall.seen_leading(view)})
+    view = view.model_copy(update={"seen_leading": recall.seen_leading(view), "commits": recall.commits(view)})
     facts = Facts(view, recall, now, first_look)
     rules, proof = (PAIR_RULES, pair_unproven) if view.is_pair else (RULES, unproven)
     found = once([finding for rule in rules for finding in rule(facts)], view.leader_id)

@@ -79,6 +79,8 @@ def survives(view: GroupView, away: Collection[str] = ()) -> int | None:
 
 def writes_stopped(view: GroupView) -> str:
     """Why no new write gets through though the quorum stands; empty: they do, or it is not known."""
+    if view.commits:
+        return ""  # an alarm outlives its cause by a moment
     idle, left = confirm_nothing(view), survives(view)
     if view.leader_id in idle:
         return f"{view.leader_id} takes none while it leads, for {idle[view.leader_id]}"

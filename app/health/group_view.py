@@ -255,6 +255,8 @@ class GroupView(View):
     audit: AuditView | None = None
     seen_leading: tuple[Text, ...] = ()  # who led since its process started, as far as was seen
     recent: tuple[Incident, ...] = ()  # what was over within the last hour, newest first
+    # Whether its leader's commit index moved between its last two answers: then writes get through, whatever is said.
+    commits: bool = Field(default=False, exclude=True)
     pending: Flag = False  # something is wrong that has not lasted long enough to be a problem
 
     @property

@@ -126,7 +126,15 @@ def no_leader(facts: Facts) -> Iterator[Finding]:
 def writes_stopped(facts: Facts) -> Iterator[Finding]:
     """Enough members hear their leader, and too few of them hold what it would write."""
     idle, left = confirm_nothing(facts.view), survives(facts.view)
-    if facts.leader is None or not facts.stands or facts.leader.id in idle or left is None or left >= 0 or not idle:
+    if (
+        facts.leader is None
+        or not facts.stands
+        or facts.view.commits
+        or facts.leader.id in idle
+        or left is None
+        or left >= 0
+        or not idle
+    ):
         return  # a leader that takes no writes is its own alarm's matter
     whose = "; ".join(f"{one} confirms none: {why}" for one, why in sorted(idle.items()))
     text = f"No new write gets through, for {{age}}, though the quorum stands ({whose})"

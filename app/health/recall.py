@@ -203,6 +203,11 @@ class Recall:
         lives = {one.id: one.state.boot_id for one in view.members if one.state is not None}
         return tuple(node for node, boot_id in self.led.items() if boot_id is not None and lives.get(node) == boot_id)
 
+    def commits(self, view: GroupView) -> bool:
+        """Whether the commit index of the leader moved between the last two of its answers."""
+        points = self.committed.points
+        return view.leader_id is not None and len(points) > 1 and points[-1][1] > points[-2][1]
+
     def elections(self) -> int:
         """How often the term grew in the last minute; what follows within ELECTION_S belongs to the same failover.
 

@@ -42,6 +42,24 @@ def test_engines_that_all_hang_are_not_control_planes_that_do_not_answer() -> No
     assert step.command == "quorumscope demo heal"
 
 
+def test_writes_that_are_committed_are_not_said_to_be_stopped() -> None:
+    """A member's disk has room again, and its alarm stands for a few seconds more."""
+    story = Story()
+    story.look(4)
+    story.node("n1").alarms = [{"code": "disk_full", "severity": "critical", "text": "the disk of n1 is full"}]
+    story.node("n2").alive, story.node("n2").ack_ms = False, 9_000
+    assert {"writes_stopped"} <= {one.code for one in story.look(8).problems}
+
+    def committed() -> None:
+        story.group.committed += 3
+        story.node("n0").end = story.node("n1").end = story.group.committed
+
+    view = story.look(4, committed)
+    assert "writes_stopped" not in {one.code for one in view.problems}
+    assert "no new write gets through" not in view.sentence.rest
+    assert "writes_stopped" in {one.code for one in story.look(8).problems}
+
+
 def test_an_engine_that_comes_late_for_one_question_is_not_named_and_not_in_step_either() -> None:
     """On a machine with much to do it was said to be silent for one look, and an event told of it."""
     story = Story()

@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,11 @@ CLOCK_STEPS_S: Final = (-90_000.0, -7_200.0, -45.0, -4.0, 4.0, 45.0, 7_200.0, 90
 CODES: Final = {"critical": 1, "attention": 1, "unknown": 2, "ok": 0}
 # No write gets through, they say.
 WRITES_STOPPED: Final = frozenset({"quorum_lost", "no_leader", "votes_lost", "writes_stopped", "commit_stalled"})
+
+
+REMEMBERED: Final = frozenset({"term_flapping", "resends"})
+PAGE_LATE_S: Final = 4.0  # a stream renders twice a second, and says nothing new for two seconds at most
+GAP_S: Final = 1.5
 
 
 @dataclass(slots=True)
@@ -311,16 +317,25 @@ class Walk:
             view for at_s, view in self.observer.looks
             if status.begun_s - 1.5 <= at_s <= status.ended_s + LATE_S
         ]  # fmt: skip
-        if status.code in (0, 1, 2) and near and status.code not in {CODES[one.severity] for one in near}:
+        if status.code in (0, 1, 2) and near and status.code not in {code for one in near for code in codes_of(one)}:
             words = [one["text"] for one in said["problems"] + said["unknown"] if "text" in one] or said.get("unknown")
             return [f"{at}: status ended with {status.code} ({words}), the console: {near[0].sentence.headline}"]
         return []
 
     def _false_pages(self) -> list[str]:
+        """Where the console was asked often enough to know what it said; the other console looks at other instants, and
+        says most of it too."""
         found = []
+        others = [(at_s, view.sentence.headline) for at_s, view in self.observer.looks]
+        said = [(at_s, str(view["sentence"]["headline"])) for at_s, view in self.views]
         for at_s, text in self.pages:
-            near = [view["sentence"]["headline"] for when_s, view in self.views if at_s - 6.0 <= when_s <= at_s + 2.0]
-            if near and text and not any(bare(one) in bare(text) for one in near):
+            from_s, to_s = at_s - PAGE_LATE_S, at_s + 1.0
+            near = [one for one in said if from_s <= one[0] <= to_s]
+            times = [from_s, *(one[0] for one in near), to_s]
+            if not text or any(after - before > GAP_S for before, after in pairwise(times)):
+                continue
+            known = {bare(one) for when_s, one in near + others if from_s <= when_s <= to_s}
+            if not any(one in bare(text) for one in known):
                 found.append(f"{at_s:.1f}: the page says {text!r}, its console {near}")
         return found
 
@@ -336,6 +351,14 @@ class Walk:
                 if after - before > 3:
                     found.append(f"{to_s:.1f}: {set(which)} while {after - before} writes got through")
         return found
+
+
+def codes_of(view: GroupView) -> set[int]:
+    """What `status` may end with at that moment: it remembers no last minute, so that some problems are not its own."""
+    seen = {CODES[view.severity]}
+    if all(one.code in REMEMBERED for one in view.problems if one.severity != INFO):
+        seen |= {2 if view.unproven else 0}
+    return seen
 
 
 def bare(text: str) -> str:

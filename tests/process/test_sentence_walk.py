@@ -93,8 +93,8 @@ def test_status_ends_as_it_says_and_as_the_console_says() -> None:
 def test_a_page_says_what_its_console_says() -> None:
     said = {"sentence": SentenceView(headline="n2 is silent, for 41 s.").to_json()}
     raw = in_step().to_json() | said
-    views = [(time.monotonic(), raw)]
-    at_s = views[0][0]
+    at_s = time.monotonic()
+    views = [(at_s + 0.5 * at, raw) for at in range(-10, 4)]
     assert walked(views=views, pages=[(at_s, "n2 is silent, for 42 s. Quorum stands.")]) == []
     assert walked(views=views, pages=[(at_s, "All 3 replicas are in step.")])
     assert bare("1,234 of  5") == "# of #"

@@ -39,6 +39,21 @@ class Refusing(Crashing):
     def __init__(self, at: int, how: int) -> None:
         super().__init__(at)
         self.how = how
+        self.held: set[int] = set()
+
+    def open(self, path: Path, flags: int) -> int:
+        fd = super().open(path, flags)
+        self.held.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:  # type: ignore[override]
+        self.held.discard(fd)
+        OsPlatform.close(fd)
+
+    def end(self) -> None:
+        """What the end of a process lets go of, locks among it."""
+        for fd in list(self.held):
+            self.close(fd)
 
     def _step(self) -> None:
         try:

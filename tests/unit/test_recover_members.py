@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,12 @@ from node.protocol.entry import Magic
 from node.protocol.group_id import group_id_of
 from node.protocol.group_members import GroupMembers, members_in
 from node.protocol.messages import Hello
-from node.store.errors import StoreFull, StoreRefused
+from node.store.errors import StoreError, StoreFull, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.identity import Base, read_base, write_base
 from node.store.files.platform import OS
 from node.store.log_store import EntryMeta, HardState
+from node.store.reader import StoreReader
 from node.store.repair.command import main, perform
 from node.store.repair.recover_members import Wanted, recover_members
 from node.store.repair.report import Report
@@ -27,6 +31,8 @@ from tests.unit.core_kit import Leader, Solo, alone, store_of
 from tests.unit.store_fixtures import fill
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES
 from tests.unit.store_repair_fixtures import damage, everything
+from tests.unit.test_backup_crash_points import Crashed as Killed
+from tests.unit.test_backup_cut_short import Refusing
 
 OLD_ID, TOKEN = "0" * 32, "after-the-fire"
 NEW_ID = group_id_of(TOKEN, "g")
@@ -203,6 +209,30 @@ def test_one_that_ended_in_the_middle_can_be_given_again(
     assert named is not None and (end, list(named.voters)) == (60, ["n0"])
     base = read_base(directory)
     assert base is not None and base.group_id == hard.group_id == group_id_of("another-token", "g")
+
+
+@pytest.mark.parametrize("how", [errno.ENOSPC, errno.EIO, 0])
+def test_one_that_ends_at_any_step_can_be_given_again(tmp_path: Path, how: int) -> None:
+    """The disk refuses a step, or the process is killed at it; then it is given again, or says that it was done."""
+    before = survivor(tmp_path / "before", "n0", 20)
+    directory = tmp_path / "n0" / before.name
+    done, at = False, -2
+    while not done:
+        at += 3
+        shutil.rmtree(directory.parent, ignore_errors=True)
+        shutil.copytree(before, directory)
+        platform = Refusing(at, how)
+        with suppress(Killed, StoreError, OSError):
+            recover_members(directory, Wanted(("n0",), (), TOKEN), platform)
+            done = platform.left > 0
+        platform.end()
+        with suppress(StoreRefused):  # the entry is there already
+            recover(directory, "n0", token="another-token")
+        hard, end, named = state_of(directory, "n0")
+        assert named is not None and (list(named.voters), end) == (["n0"], 60), at
+        assert hard.group_id in (NEW_ID, group_id_of("another-token", "g")) and hard.vote_floor == hard.term, at
+        assert StoreReader(directory).verify().problems == [], at
+    assert at > 15
 
 
 def test_the_log_says_who_belonged_to_it_and_not_what_never_came(tmp_path: Path) -> None:

@@ -113,11 +113,12 @@ async def begin(
         return known
     view = check(console, cluster_id, node_id, asked)
     _, url = console.control_url(cluster_id, node_id)
+    runner = runner_of(request)
+    cost = await audit_cost(runner.kept, cluster_id)  # before: what fails behind it leaves one that nobody follows
     operation, fresh = await console.operations_kept.open(
         cluster_id, KIND, by, node_id=node_id, key=key, progress={"detail": f"asking {node_id}"}, fingerprint=said
     )
     if fresh:
-        runner = runner_of(request)
 
         async def launch(low: int | None, high: int | None) -> Json:
             return await runner.launch(
@@ -125,7 +126,6 @@ async def begin(
                 depth="bytes", from_index=low, to_index=high, requested_by=by,
             )  # fmt: skip
 
-        cost = await audit_cost(runner.kept, cluster_id)
         console.repairs.start(
             Work(operation["id"], node_id, url, asked.from_index, asked.to_index, launch, runner.get, cost)
         )

@@ -93,7 +93,7 @@ class Introspection:
             reply = await making
         except Refusal as refusal:
             reply = refusal.reply
-        except (KeyError, TypeError, ValueError, MessageStoreError, MessageFormatError) as error:
+        except (KeyError, TypeError, ValueError, OSError, MessageStoreError, MessageFormatError) as error:
             reply = Reply(Answer.SYSTEM_ERROR, None, f"{type(error).__name__}: {error}"[:512])
         call.answer(reply)
 

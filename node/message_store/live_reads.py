@@ -289,8 +289,12 @@ class LiveReads:
     def stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message of that queue offset was stored; -1 where it cannot be read."""
         for place, size, _code in self.units(topic, queue_id, offset, 1):
-            kept = self._recent.read(place, size)  # else its beginning alone: a body may have megabytes
-            head: BytesLike = kept if kept is not None else self._from_file(place, TIME_BYTES, TIME_BYTES)
+            head: BytesLike | None = self._recent.read(place, size)
+            if head is None:  # its beginning alone: a body may have megabytes
+                try:
+                    head = self._from_file(place, TIME_BYTES, TIME_BYTES)
+                except OSError:  # of one place, and asked for by what a broker says of itself: it is no end of that
+                    return -1
             if _begins_record(head, size):
                 return store_time_of(head)
         return -1

@@ -47,6 +47,15 @@ def classes(findings: list[Finding]) -> list[tuple[str, tuple[str, ...], int, in
     return [(f.cls, f.replicas, f.from_index, f.to_index) for f in findings]
 
 
+def test_a_range_is_cut_where_any_replica_begins_or_ends(tmp_path: Path) -> None:
+    """Also one entry before the others' end: that one is held by them alone."""
+    fence = fence3(three(tmp_path), committed=199)
+    first, second, third = fence.replicas
+    cut = Fence((first, replace(second, end_index=198), replace(third, begin_index=1)))
+    assert coverage(cut) == [(0, 0, ("n0", "n1")), (1, 198, ("n0", "n1", "n2")), (199, 199, ("n0", "n2"))]
+    assert coverage(replace(cut, asked_from=1, asked_to=198)) == [(1, 198, ("n0", "n1", "n2"))]
+
+
 @pytest.mark.parametrize("block", [7, 16, 64, 1000])
 def test_equal_replicas_give_no_finding(tmp_path: Path, block: int) -> None:
     assert audit(fence3(three(tmp_path)), block) == []

@@ -20,7 +20,7 @@ from app.audit import runner as runner_module
 from app.audit.result import STATES_DIFFER
 from app.audit.runner import AuditRunner
 from app.console.last_audits import look_up
-from app.db.audits import FINAL
+from app.db.audits import FINAL, AuditRow
 from tests.unit.console_kit import run, running
 
 JOB = "import sys; open(sys.argv[1], 'w').write('{\"event\": \"cancelled\"}\\n')"
@@ -69,6 +69,24 @@ def test_an_audit_ends_as_its_jobs_last_line_says(
             found, _ = await audits.kept.findings(audit["id"])
             assert list(found) == ended[0]["findings"] == ([] if verdict is None else RESULT["findings"])
             assert not (tmp_path / "audits" / audit["id"] / "spec.json").exists()
+            await audits.stop()
+
+    run(work())
+
+
+def test_of_audits_that_are_over_the_newest_stay_in_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            audits = AuditRunner(kit.app.state.sessions, tmp_path / "audits", running_max=0)
+            audits.live = {f"old{n}": {"state": "done"} for n in range(60)}
+            audits.live["old0"] = {"state": "running"}
+            row = AuditRow(
+                id="new", cluster_id="demo", cluster_name="demo", depth="bytes", state="queued",
+                directory=str(tmp_path / "new"), requested_by="ann", created_at=datetime.now(UTC),
+            )  # fmt: skip
+            audits._adopt(row)
+            kept = ["old0", *(f"old{n}" for n in range(11, 60)), "new"]
+            assert list(audits.live) == kept, "one that runs stays, however old it is"
             await audits.stop()
 
     run(work())

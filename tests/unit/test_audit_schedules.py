@@ -263,6 +263,7 @@ def test_a_clock_that_was_ahead_and_came_back_stops_no_schedule(tmp_path: Path) 
         assert after.next_at == due + timedelta(days=1), "the next of its own times"
         assert utc_now() < (await row_of(kit, made_ahead["id"])).next_at <= utc_now() + timedelta(days=1)
         assert parse_time(chosen["next_at"]) == (await row_of(kit, chosen["id"])).next_at, "somebody chose that"
+        assert await kept_of(kit).ahead(utc_now()) == [], "what is due within its period is as it should be"
         await bring_back(kept_of(kit), utc_now())
         assert (await row_of(kit, went["id"])).next_at == after.next_at
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from node.broker.group_lag import GroupLag, averagely
+from node.broker.introspection import INTROSPECT, Introspection
 from node.broker.requests import clients, groups, held_pulls, key_queries, locks, pulls, topics
 from node.broker.requests.config_files import ConfigFiles
 from node.broker.requests.context import Context, Identity
@@ -33,7 +34,7 @@ from node.rocketmq.bodies import (
 )
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
-from node.rocketmq.dispatch import Dispatcher, Refusal
+from node.rocketmq.dispatch import Call, Dispatcher, Refusal
 from node.rocketmq.java_json import dump, load
 from tests.unit.broker_kit import pull_fields, send_fields
 from tests.unit.client_wire import FakePeer
@@ -168,6 +169,27 @@ def test_a_read_that_fails_is_one_pulls_answer_and_no_others_nor_the_dispatchs(m
         broker.send()
         await asyncio.sleep(0)
         assert broken.sent[-1].code == Answer.SUCCESS and broker.requests.pulls.held == 0
+
+    asyncio.run(story())
+
+
+def test_a_question_that_meets_a_disk_error_is_answered() -> None:
+    """Unanswered, it was taken for a broker that hangs, which is ended and started again."""
+
+    async def story() -> None:
+        def state() -> dict[str, Any]:
+            raise OSError(5, "Input/output error")
+
+        peer = FakePeer()
+        asking = Introspection(Broker().context, state, lambda _topic: None)
+        call = Call(peer, Command(INTROSPECT, 1, 0, {}, None, b'{"ask": "broker"}'))
+        assert asking.handle(call) is None
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert [(one.code, one.remark) for one in peer.sent] == [
+            (Answer.SYSTEM_ERROR, "OSError: [Errno 5] Input/output error")
+        ]
+        assert peer.open == 0
 
     asyncio.run(story())
 

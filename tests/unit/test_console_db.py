@@ -19,9 +19,10 @@ from app.console.cursors import before_id
 from app.console.server import serve
 from app.console.settings import ConsoleSettings
 from app.db import engine as engine_module
-from app.db.base import parse_time, rfc3339
+from app.db.alerts import Alerts
+from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import DriverMissing, downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
-from app.db.models import Base, Cluster
+from app.db.models import AlertWindow, Base, Cluster
 from app.db.repositories import Clusters, Events, Operations, describe, meta
 from node.views.events import EventView
 from node.views.reading import read
@@ -104,6 +105,42 @@ def test_what_ran_when_the_console_died_is_unknown_afterwards(tmp_path: Path) ->
         after = await operations.get(first["id"])
         assert after is not None and after["state"] == "unknown" and "restarted" in after["problem"]["detail"]
         assert [one["state"] for one in await operations.list("demo", 10)] == ["done", "unknown"]
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
+
+
+def test_a_list_goes_on_behind_what_the_caller_has(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        operations = Operations(open_sessions(engine))
+        for number in range(5):
+            await operations.open("demo", "transfer", "ann", node_id="n0", key=str(number), progress={})
+        seen: list[str] = []
+        while page := await operations.list("demo", 2, seen[-1] if seen else None):
+            seen += [one["id"] for one in page]
+            assert len(seen) <= 5
+        assert len(set(seen)) == 5
+        await engine.dispose()
+
+    url, engine = opened(tmp_path)
+    engine.dispose()
+    run(work())
+
+
+def test_a_maintenance_window_is_listed_for_a_week_behind_its_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(url)
+        alerts, now = Alerts(open_sessions(engine)), utc_now()
+        for ended_ago in (timedelta(hours=1), timedelta(days=8)):
+            until = now - ended_ago
+            await alerts.add_window(
+                AlertWindow(scope=None, begin=until - timedelta(hours=1), until=until, reason="", by="ann", at=until)
+            )
+        await alerts.trim(now)
+        assert [row.until for row in await alerts.windows()] == [now - timedelta(hours=1)]
         await engine.dispose()
 
     url, engine = opened(tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from sqlalchemy.exc import OperationalError
 
 from app.api import repairs as repairs_api
 from tests.unit.console_kit import Kit, run, running
@@ -128,6 +129,21 @@ def test_while_it_is_audited_it_says_how_long_that_takes(tmp_path: Path, monkeyp
         assert (await ended(kit, asked))["progress"]["detail"] == "entries 500 to 502"
 
     over(tmp_path, audits, work, monkeypatch)
+
+
+def test_one_that_could_not_be_begun_is_no_operation_that_runs_for_ever(tmp_path: Path, monkeypatch: Any) -> None:
+    """It was opened before the last look at the database, and nobody followed it where that failed."""
+
+    class Locked(Audits):
+        async def newest(self, *_: Any) -> list[Any]:
+            raise OperationalError("SELECT", None, OSError("the database is locked"))
+
+    async def work(kit: Kit) -> None:
+        ann = await kit.person("ann", "operator")
+        assert (await ann.change("POST", f"/api/v1{PAGE}", json={})).status_code >= 500
+        assert (await ann.get("/api/v1/operations")).json()["items"] == []
+
+    over(tmp_path, Locked(), work, monkeypatch)
 
 
 def test_what_the_member_mended_by_itself_is_said_and_no_step_was_needless(tmp_path: Path, monkeypatch: Any) -> None:

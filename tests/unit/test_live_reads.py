@@ -15,6 +15,7 @@ from node.message_store.consume_queue import PullStatus
 from node.message_store.dispatch_mark import DerivedSizes
 from node.message_store.errors import MessageStoreError
 from node.message_store.live_reads import LiveReads, store_time_of
+from node.message_store.read_files import OsFiles
 from node.message_store.recent_entries import RecentEntries
 from node.message_store.record import decode_record
 from node.store.files.java_files import own_commit_log
@@ -63,6 +64,23 @@ def test_a_message_whose_file_went_away_is_passed_over(tmp_path: Path) -> None:
     assert low > 0 and broker.places[low] >= broker.file_bytes
     late = reads.get("TopicTest", 0, 0)
     assert (late.status, late.next_offset, late.min_offset) == (PullStatus.OFFSET_TOO_SMALL, low, low)
+
+
+def test_when_a_message_was_stored_is_unknown_where_its_disk_fails(tmp_path: Path) -> None:
+    """Asked of the first delayed message that waits, it was an error of all that a broker says of itself."""
+    broker = store_of(tmp_path)
+
+    class Failing(OsFiles):
+        def read(self, path: Path, offset: int, length: int) -> bytes:
+            if path.parent == broker.folder:
+                raise OSError(5, "Input/output error")
+            return super().read(path, offset, length)
+
+    reads = reads_of(broker)
+    assert reads.stored_at_ms("TopicTest", 0, 3) > 0
+    reads._files = Failing()
+    reads.forget_all()
+    assert reads.stored_at_ms("TopicTest", 0, 3) == -1
 
 
 def test_a_queue_begins_where_its_messages_do_also_in_files_that_were_made_meanwhile(tmp_path: Path) -> None:

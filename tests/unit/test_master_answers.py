@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvloop
@@ -22,7 +23,10 @@ from node.name_service.registry import Registry
 from node.name_service.requests import NameService
 from node.rocketmq.bodies import TopicConfig
 from node.rocketmq.codes import Answer, Request
+from node.rocketmq.command import PREFIX_BYTES, decode, encode, read_prefix, response
 from node.rocketmq.dispatch import Call, Dispatcher, Reply
+from node.rocketmq.header_fields import write_header
+from node.rocketmq.headers import RegisterBrokerAnswer
 from node.rocketmq.server import RemotingServer
 from tests.ports import free_ports
 from tests.unit.broker_kit import broker_of, client_of, engine_of, pull_fields, settings_of
@@ -210,6 +214,35 @@ def test_a_broker_that_a_name_server_refuses_is_not_registered_there() -> None:
         finally:
             registrar.close()
             server.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("broker_id", [0, 1])
+def test_a_slave_alone_learns_from_a_name_server_where_the_master_is(broker_id: int) -> None:
+    """A master follows nobody, whatever is said to it."""
+
+    async def story() -> None:
+        learned: list[tuple[str, str]] = []
+
+        async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readexactly(PREFIX_BYTES)
+            asked = decode(head + await reader.readexactly(read_prefix(head)[0] - PREFIX_BYTES))
+            fields = write_header(RegisterBrokerAnswer("10.0.0.9:10912", "10.0.0.9:10911"))
+            writer.write(encode(response(asked, Answer.SUCCESS, fields)))
+
+        server = await asyncio.start_server(answers, "127.0.0.1", 0)
+        context, role = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000), Role()
+        role.broker_id, role.term = broker_id, 1
+        at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        wanted: Any = SimpleNamespace(is_lost=False, learned=lambda *said: learned.append(said))
+        registrar = Registrar(OwnRegistration(context, role), Registry(), [at], wanted)
+        try:
+            await until(lambda: registrar.registered_ms[at] is not None)
+        finally:
+            registrar.close()
+            server.close()
+        assert learned == ([(at, "10.0.0.9:10912")] if broker_id else [])
 
     asyncio.run(story())
 

@@ -176,6 +176,7 @@ def open_sessions(engine: AsyncEngine) -> Sessions:
     if file is not None:
         event.listen(engine.sync_engine, "do_connect", file.connecting)
         event.listen(engine.sync_engine, "connect", file.connected)
+        event.listen(engine.sync_engine, "close", file.closed)
     own = {WRITER: asyncio.Lock(), FILE: file}
     return async_sessionmaker(engine, class_=OneWriter, expire_on_commit=False, info=own)
 

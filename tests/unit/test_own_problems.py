@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from app.console import own_rules as own
 from app.console.docs_pages import anchor
@@ -28,6 +29,7 @@ from app.console.own_facts import (
 from app.console.own_rules import AUTHORITIES, OURS, OwnProblems
 from app.console.own_watch import OwnWatch
 from app.db.base import utc_now
+from app.db.engine import open_engine, open_sessions
 from app.db.models import ApiToken
 from app.db.opened_file import OpenedFile
 from node.certificates import ends_of, not_after
@@ -252,6 +254,47 @@ def test_a_database_whose_directory_is_none_any_more_is_refused_as_one_whose_fil
     directory.touch()
     with pytest.raises(sqlite3.OperationalError, match="removed or replaced"):
         file.check()
+
+
+@pytest.mark.sqlite
+def test_a_write_ahead_log_that_was_removed_alone_is_found_and_nothing_is_written_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that had it open wrote on into it, and all of it went with a console that was killed."""
+    monkeypatch.setattr("app.console.own_watch.LOOK_EVERY_S", 0.05)
+    log, aside = tmp_path / "console.db-wal", tmp_path / "aside"
+    body = {"name": "ops", "webhook": {"url": "http://127.0.0.1:9/"}, "hold_s": 0}
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            watch: OwnWatch = kit.app.state.own_watch
+            await kit.until(lambda: watch.facts.database.write_ms is not None)
+            log.rename(aside)
+            await kit.until(lambda: watch.facts.database.error is not None)
+            (found,) = (await ann.get("/api/v1/problems")).json()["console"]
+            assert found["code"] == "database_not_writable" and "write-ahead log (-wal) was removed" in found["text"]
+            answer = await ann.change("POST", "/api/v1/alerts/routes", json=body)
+            assert answer.status_code == 503, answer.text
+            aside.rename(log)
+            await kit.until(lambda: watch.facts.database.error is None)
+            assert (await ann.change("POST", "/api/v1/alerts/routes", json=body)).status_code == 201
+
+    run(work())
+
+
+@pytest.mark.sqlite
+def test_a_write_ahead_log_that_goes_with_its_last_connection_is_no_loss(tmp_path: Path) -> None:
+    async def work() -> None:
+        engine = open_engine(f"sqlite:///{tmp_path / 'console.db'}")
+        sessions = open_sessions(engine)
+        for number in range(3):
+            async with sessions() as db, db.begin():
+                await db.execute(text(f"CREATE TABLE t{number} (n INTEGER)"))
+            await engine.dispose()
+            assert not (tmp_path / "console.db-wal").exists()
+
+    run(work())
 
 
 @pytest.mark.sqlite

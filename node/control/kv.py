@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from node.control.common import INT64_MAX, Begin, Json, Parts, PartsDep
-from node.control.machine_calls import ask, commands, found, raw_bytes, shown
+from node.control.machine_calls import ask_waiting, commands, found, raw_bytes, shown
 from node.control.problems import Problem
 from node.control.read_modes import Consistency
 from node.openapi_statuses import says
@@ -123,6 +123,7 @@ def behind(prefix: bytes) -> bytes:
 
 @router.get("/kv-events", responses=says(Events))
 async def events(
+    request: Request,
     parts: PartsDep,
     from_: Begin,
     prefix: Annotated[str, Query(max_length=KEY_BYTES_MAX)] = "",
@@ -138,7 +139,8 @@ async def events(
     if from_ is None:
         from_ = (await found(parts, ask_range(b"", b"", 1), "linearizable")).applied_index + 1
     try:
-        answer = await ask(parts, ask_watch(prefix.encode(), from_, limit), "linearizable", wait_ms)
+        asked = ask_watch(prefix.encode(), from_, limit)
+        answer = await ask_waiting(request, parts, asked, "linearizable", wait_ms)
     except KvError as error:
         raise Problem(422, "Invalid request", str(error)) from None
     if answer is None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from node.control.common import Json, Parts, PartsDep
 from node.control.leadership import STARTED, Key
-from node.control.machine_calls import ask, commands, raw_bytes, shown
+from node.control.machine_calls import ask_waiting, commands, raw_bytes, shown
 from node.control.read_modes import Consistency
 from node.control.repair import Asked, start
 from node.openapi_statuses import says
@@ -61,10 +61,10 @@ async def command(parts: PartsDep, body: NewCommands) -> Json:
 
 
 @calls.post("/query", responses=says(Answered))
-async def query(parts: PartsDep, body: Question) -> Json:
+async def query(request: Request, parts: PartsDep, body: Question) -> Json:
     """Asks this member's state machine; it changes nothing. Fresh at every member, unless `consistency` is `stale`."""
     question = raw_bytes(body.question, body.as_, "question", QUESTION_MAX)
-    found = await ask(parts, question, body.consistency, body.wait_ms)
+    found = await ask_waiting(request, parts, question, body.consistency, body.wait_ms)
     if found is None:
         return {"answer": None, "applied_index": None, "consistency": body.consistency}
     answer = shown(found.content, body.as_)

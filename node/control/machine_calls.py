@@ -11,6 +11,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from fastapi import Request
+
 from node.control.common import Json, Parts
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.entries import asked_to_append, refused, unknown_outcome
@@ -101,6 +103,16 @@ async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: 
         raise Problem(422, "Invalid request", f"question: {answer.text}", code=int(answer.code))
     text = answer.text or "The quorum could not confirm the read; try again."
     raise Problem(503, "Not now", text, headers=RETRY, code=int(answer.code))
+
+
+async def ask_waiting(
+    request: Request, parts: Parts, question: bytes, consistency: Consistency, wait_ms: int
+) -> QuestionAnswer | None:
+    """The same, for whoever would still be let in when something happens. Raises Problem."""
+    answer = await ask(parts, question, consistency, wait_ms)
+    if wait_ms and not getattr(request.state, "still", lambda: True)():
+        raise Problem(401, "Not allowed", "The token's right ended while this waited.")
+    return answer
 
 
 async def found(parts: Parts, question: bytes, consistency: Consistency) -> QuestionAnswer:

@@ -123,6 +123,8 @@ async def events_as_text(parts: Parts, after: str | None, still: Still) -> Async
     while not parts.stopping.is_set():
         listed = await parts.snapshots.events(after, EVENTS_POLL_S * 0.8)
         for item in listed.items or ():
+            if not still():  # whoever takes them slowly may take the last one long after the first
+                return
             yield f"id: {item.id}\nevent: {item.kind}\ndata: {json.dumps(item.to_json())}\n\n"
         after = listed.next or after
         polls += 1

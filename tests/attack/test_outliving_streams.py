@@ -8,29 +8,47 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
+from sqlalchemy import select
 from starlette.requests import Request
 
 from app.console import live
 from app.console.live import Fragment, Hub, LiveKey
+from app.db.base import utc_now
+from app.db.models import LoginSession
 from node.access_rows import Right
 from node.closed_stream import ClosedStream
 from node.config import load
-from node.control import guard, state
+from node.control import guard, machine_calls, state
 from node.control.app import create_app
 from node.control.problems import Problem
 from node.control_tokens import issue, revoke
+from node.transport.machine_frames import QuestionAnswer
 from node.views.events import EventsView, EventView
 from tests.api.test_control_guard import run as run_control
 from tests.attack.remoting_kit import drawn
+from tests.attack.test_control_rights import asking
 from tests.unit.console_kit import Kit, Person, run, running
 
-HOW: Final = ("disabled", "ended", "logged out", "another password", "removed")
+HOW: Final = (
+    "disabled", "ended", "logged out", "another password", "removed", "less everywhere", "nothing on one group",
+    "more everywhere", "over", "idle too long", "issued in a year to come",
+)  # fmt: skip
 KEY: Final = LiveKey("cluster", "demo", None, "viewer")
+
+
+ROLES: Final = {
+    "less everywhere": {"role": "none"}, "nothing on one group": {"cluster_roles": {"demo": "none"}},
+    "more everywhere": {"role": "operator"},  # what it shows is drawn for less: the page opens another one
+}  # fmt: skip
+CLOCKS: Final = {
+    "over": {"expires_at": -1}, "idle too long": {"seen_at": -365}, "issued in a year to come": {"created_at": 365},
+}  # fmt: skip
 
 
 async def end(kit: Kit, boss: Person, eve: Person, how: str) -> None:
@@ -38,6 +56,16 @@ async def end(kit: Kit, boss: Person, eve: Person, how: str) -> None:
         done = await boss.change("PATCH", "/api/v1/users/eve", json={"disabled": True})
     elif how == "removed":
         done = await boss.change("DELETE", "/api/v1/users/eve")
+    elif how in ROLES:
+        done = await boss.change("PATCH", "/api/v1/users/eve", json=ROLES[how])
+    elif how in CLOCKS:
+        async with kit.app.state.sessions() as db, db.begin():
+            session = (await db.scalars(select(LoginSession).order_by(LoginSession.id.desc()))).first()
+            assert session is not None
+            for name, by_days in CLOCKS[how].items():
+                setattr(session, name, utc_now() + timedelta(days=by_days))
+        kit.app.state.identity.noted.clear()
+        return
     elif how == "logged out":
         done = await eve.change("POST", "/logout")
     elif how == "ended":
@@ -53,7 +81,8 @@ async def end(kit: Kit, boss: Person, eve: Person, how: str) -> None:
 @pytest.mark.parametrize("how", HOW)
 def test_a_stream_is_not_carried_on_by_whoever_signs_in_next(tmp_path: Path, how: str) -> None:
     async def work() -> None:
-        async with running(tmp_path, seeded=False) as kit:
+        async with running(tmp_path) as kit:
+            await kit.watched()
             identity = kit.app.state.identity
             boss, eve = await kit.person("boss", "admin"), await kit.person("eve", "viewer")
             viewer = await identity.by_cookie(eve.client.cookies[kit.app.state.cookie_name()])
@@ -79,6 +108,29 @@ def test_a_token_is_not_carried_on_by_the_next_one_of_its_number(tmp_path: Path)
             again = await kit.person("eve", "viewer")
             await again.change("POST", "/api/v1/tokens", json={"name": "ci"})
             assert not await identity.still_valid(viewer)
+
+    run(work())
+
+
+def test_a_reader_that_takes_slowly_learns_of_it_no_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats that were sent were counted, and somebody behind by many of them went on being shown what is new."""
+    monkeypatch.setattr(live, "BEAT_S", 0.02)
+    monkeypatch.setattr(live, "LOOK_EVERY_S", 0.2)
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            identity, boss = kit.app.state.identity, await kit.person("boss", "admin")
+            eve = await kit.person("eve", "viewer")
+            viewer = await identity.by_cookie(eve.client.cookies[kit.app.state.cookie_name()])
+            hub = Hub(lambda _: [Fragment("f", "x")])
+            stream = hub.stream(KEY, lambda: identity.still_valid(viewer), "eve")
+            assert b"event: f" in await anext(stream)
+            await end(kit, boss, eve, drawn("slow readers").choice(["disabled", "removed", "ended", *ROLES]))
+            await asyncio.sleep(live.LOOK_EVERY_S)  # it takes nothing meanwhile
+            assert b"event: expired" in await anext(stream)
+            assert await anext(stream, None) is None
+            await hub.close()
 
     run(work())
 
@@ -131,6 +183,42 @@ def test_nobody_takes_all_places_of_streams(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(live, "BEAT_S", 0.05)
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("waits", ["kv-events", "machine/query"])
+def test_a_question_that_waited_is_answered_to_nobody_whose_right_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    """It may wait for half a minute, and what it is answered with happens at its end."""
+    monkeypatch.setattr(guard, "LOOK_EVERY_S", 0.0)
+
+    async def work() -> None:
+        file = tmp_path / "tokens"
+        kept, token = issue(file, "bea", Right.READ, 1)
+        chosen = {
+            "node.id": "n0", "node.data": str(tmp_path), "peers": "n0-127.0.0.1:1", "control.tokens_file": str(file),
+            "node.state_machine": "kv",
+        }  # fmt: skip
+        app = create_app(load(chosen, environ={}))
+        ends = [False]
+
+        async def happens(*_asked: Any) -> QuestionAnswer | None:
+            if ends[0]:
+                revoke(file, kept.id)
+            return None
+
+        monkeypatch.setattr(machine_calls, "ask", happens)
+        async with asking(app, token) as bea:
+            for now, status in ((False, 200), (True, 401)):
+                ends[0] = now
+                if waits == "kv-events":
+                    answer = await bea.get("/api/v1/kv-events?from=1&wait_ms=30000")
+                else:
+                    body = {"question": "q", "wait_ms": 30000}
+                    answer = await bea.post("/api/v1/machine/query", json=body)
+                assert answer.status_code == status, answer.text
+
+    run_control(work())
 
 
 async def events(_after: str | None, _age_s: float) -> EventsView:

@@ -43,7 +43,7 @@ async def no() -> bool:
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "RENDER_INTERVAL_S", 0.02)
     monkeypatch.setattr(live_module, "BEAT_S", 0.02)
-    monkeypatch.setattr(live_module, "SESSION_CHECK_BEATS", 1)
+    monkeypatch.setattr(live_module, "LOOK_EVERY_S", 0.02)
 
 
 async def until(stream: AsyncIterator[bytes], wanted: bytes) -> bytes:

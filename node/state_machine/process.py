@@ -212,6 +212,7 @@ class Process:
         self._load()
         self._kept(saves=False)
         self._stand()
+        self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)  # perhaps no entry follows for long
 
     def _wish_to_save(self) -> None:
         self._save_asked = True

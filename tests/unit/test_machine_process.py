@@ -8,6 +8,8 @@ import os
 import resource
 import shutil
 import signal
+import socket
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,15 @@ from node.client import LedgerClient, LedgerError, OutcomeUnknown
 from node.client.machine import MachineClient
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineOptions, MachineProcess
-from node.protocol.codes import Role
+from node.protocol.codes import ResponseCode, Role
 from node.protocol.kv import KvCommand, Op, encode_command
 from node.snapshots import directory as snapshots
+from node.state_machine import frames
 from node.state_machine.caller import Caller
+from node.state_machine.frames import FrameReader, Kind, QuestionFrame
 from node.state_machine.kind import kind_of
 from node.state_machine.kv import KeyValue
+from node.state_machine.process import Options, serve
 from node.store.memory_store import MemoryStore
 from tests.ports import free_ports
 from tests.unit.engine_kit import running, until
@@ -280,3 +285,28 @@ def test_a_batch_ends_where_a_save_is_due_and_nothing_of_it_is_lost(tmp_path: Pa
         assert await all_of(client) == b" ".join(bodies)
 
     run(tmp_path, work, save_every=10)
+
+
+def test_what_waits_is_answered_from_a_snapshot_that_comes_meanwhile(tmp_path: Path) -> None:
+    """No entry may follow it for long: it waited until its time was over."""
+    engine, process = socket.socketpair()
+    options = Options(JOURNAL, tmp_path, 1_000_000, 2)
+    thread = threading.Thread(target=serve, args=(process, options, kind_of(JOURNAL)))
+    thread.start()
+    reader = FrameReader()
+    engine.settimeout(60)
+    try:
+        engine.sendall(b"".join(frames.question(QuestionFrame(7, 3, 600_000, [b"all"]))))
+        writer = snapshots.SnapshotWriter(tmp_path)
+        for index in range(4):
+            writer.write(b"%d -\n" % index)
+        writer.commit(snapshots.SnapshotMeta(3, 1))
+        engine.sendall(b"".join(frames.frame(Kind.RELOAD)))
+        answers: list[tuple[ResponseCode, int, bytes]] = []
+        while not answers:
+            for kind, body in reader.frames(engine.recv(1 << 16)):
+                answers += frames.read_answer(body).answers if kind is Kind.ANSWER else ()
+        assert answers == [(ResponseCode.SUCCESS, 3, b"tick tick tick tick")]
+    finally:
+        engine.close()
+        thread.join()

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import ssl
+from typing import Final
+
+_QUOTED: Final = re.compile(r":? *(?:bytearray\(|b['\"]).*", re.DOTALL)  # of an answer that is no HTTP
+
+
+def own_words(error: BaseException) -> str:
+    """A library's, without what it quotes of an answer: whoever may name an address would read there what some service
+    inside of the network says to strangers."""
+    return _QUOTED.sub("", str(error))
 
 
 def why_unreached(error: BaseException) -> str:
     """Such as "connection refused"; the error's own words where no system call is behind it."""
-    said, seen = str(error) or type(error).__name__, error
+    said, seen = own_words(error) or type(error).__name__, error
     for _ in range(16):  # causes of causes
         if isinstance(seen, BaseExceptionGroup):
             seen = seen.exceptions[0]

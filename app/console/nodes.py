@@ -238,7 +238,7 @@ async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> 
     """The body as it came over the wire; NodeUnreachable as soon as it is too long, or where it is compressed."""
     coding = answer.headers.get("content-encoding", "identity")
     if coding.lower() != "identity":
-        raise NodeUnreachable(f"{control_url} answered {path} compressed ({coding[:20]!r})", code="compressed")
+        raise NodeUnreachable(f"{control_url} answered {path} compressed", code="compressed")
     body, bytes_max = bytearray(), BYTES_MAX.get(path.partition("/")[0], VIEW_BYTES_MAX)
     async for piece in answer.aiter_bytes():
         body += piece

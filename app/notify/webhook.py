@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from app.why_unreached import own_words
 from node.measured_tls import client_context
 
 ATTEMPT_S: Final = 10.0
@@ -115,5 +116,5 @@ def judged(status: int) -> str:
 
 
 def plain(error: Exception, url: str) -> str:
-    text = " ".join(str(error).replace(url, host_of(url)).split()) or type(error).__name__
+    text = " ".join(own_words(error).replace(url, host_of(url)).split()) or type(error).__name__
     return text[:200]

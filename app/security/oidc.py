@@ -32,6 +32,7 @@ from joserfc.jws import JWSRegistry
 
 from app.console.settings import is_safe
 from app.security.bounded_transport import Bounded, ProviderError
+from app.why_unreached import own_words
 from node.config import read_token
 from node.config_models import OidcTable
 from node.measured_tls import client_context
@@ -168,7 +169,7 @@ class Provider:
             try:
                 answer = await client.get(url, headers={"accept": "application/json"})
             except (httpx2.HTTPError, OSError, ValueError) as error:
-                raise ProviderError(f"{url}: {printable(error) or type(error).__name__}") from None
+                raise ProviderError(f"{url}: {printable(own_words(error)) or type(error).__name__}") from None
         if answer.status_code != 200:
             raise ProviderError(f"{url} answered {answer.status_code}")
         try:

@@ -78,7 +78,7 @@ class Notifier:
             await self.background.stop()
             await self.outbox.background.stop()
         if self.loaded:
-            await self.save()
+            await self.save(whole=True)  # also when each last stood: it may be over before the next start
 
     async def run(self) -> None:
         while not self.loaded:
@@ -184,9 +184,9 @@ class Notifier:
                     "acknowledged_by": by, "acknowledged_at": at, "muted_until": muted,
                 }  # fmt: skip
 
-    async def save(self) -> None:
+    async def save(self, whole: bool = False) -> None:
         try:
-            await self.store()
+            await self.store(whole)
         except Exception:
             if self.unsaved_since is None:  # once, not every second
                 log.exception("what was sent could not be stored; messages go out all the same")
@@ -194,9 +194,9 @@ class Notifier:
         else:
             self.unsaved_since = None
 
-    async def store(self) -> None:
-        """What changed, in one transaction. Raises what the database raises."""
-        changed = {key: one for key, one in self.memory.items() if mark(one) != mark(self.stored.get(key))}
+    async def store(self, whole: bool = False) -> None:
+        """What changed (`whole`: everything), in one transaction. Raises what the database raises."""
+        changed = {key: one for key, one in self.memory.items() if whole or mark(one) != mark(self.stored.get(key))}
         gone = [key for key in self.stored if key not in self.memory]
         messages = [one for one in self.outbox.messages.values() if one.dirty]
         healths = {key: one for key, one in self.outbox.health.items() if one.dirty and key in self.routes}

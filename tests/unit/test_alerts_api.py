@@ -198,6 +198,29 @@ def test_what_was_not_taken_survives_the_console_and_a_restart_ends_nothing(
     run(work())
 
 
+def test_a_problem_that_ends_while_the_console_is_down_lasted_until_the_console_last_saw_it(tmp_path: Path) -> None:
+    """It was over when its last message had gone out: an outage of hours had lasted as long as the hold time."""
+
+    async def work() -> None:
+        async with http_receiver() as receiver:
+            async with console(tmp_path) as (kit, notifier):
+                await with_route(kit, receiver)
+                kit.group.nodes["n2"].alive = False
+                await kit.until(lambda: kinds(receiver) == ["opened"])
+                key = Key("demo", "replica_silent:n2")
+                first_at = notifier.memory[key].sent[next(iter(notifier.routes))].at
+                await kit.until(lambda: notifier.memory[key].seen_at >= first_at + timedelta(milliseconds=100))
+                await notifier.background.stop()
+                seen_at, group = notifier.memory[key].seen_at, kit.group
+            group.nodes["n2"].alive = True
+            async with running(tmp_path, group) as kit:
+                await kit.until(lambda: kinds(receiver) == ["opened", "over"])
+            over = next(body for _, body in receiver.got if json.loads(body)["kind"] == "over")
+            assert json.loads(over)["problem"]["until"] == rfc3339(seen_at)
+
+    run(work())
+
+
 def test_a_console_that_stops_stores_how_its_deliveries_went(tmp_path: Path) -> None:
     """It waited for the writer's turn that it held itself, and gave up: the last state was lost."""
 

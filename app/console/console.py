@@ -215,6 +215,10 @@ class Console:
     def all_samples(self) -> list[tuple[str, list[NodeSample]]]:
         return [(cluster_id, watch.samples) for cluster_id, watch in self.watches.items()]
 
+    @property
+    def samples(self) -> list[NodeSample]:
+        return [one for watch in self.watches.values() for one in watch.samples]
+
     def clusters(self, sight: Sight = ALL) -> list[GroupView]:
         seen = (one.view for one in self.watches.values() if sight.sees(one.info.id))
         return sorted(seen, key=lambda view: view.cluster.name)

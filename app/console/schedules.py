@@ -21,6 +21,7 @@ from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.console.errors import ConsoleError
 from app.console.format import duration_ms
+from app.console.their_clock import ours_is_behind
 from app.db.audits import FINAL
 from app.db.base import rfc3339, utc_now
 from app.db.schedules import ScheduleRow, Schedules
@@ -36,7 +37,8 @@ async def start_what_is_due(console: Console, runner: AuditRunner, kept: Schedul
     """For ever."""
     while True:
         now = utc_now()
-        await bring_back(kept, now)
+        if ours_is_behind(console.samples) is False:
+            await bring_back(kept, now)
         for row in await kept.due(now):
             watch = console.watches.get(row.cluster_id)
             if watch is not None and watch.view.members:

@@ -8,10 +8,12 @@ certificate is no reading of a clock and stays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
-from app.console.sample import Clock
+from app.console.sample import Clock, NodeSample
+from app.db.base import CLOCKS_DIFFER
 from app.health.facts import rfc3339, time_of
 from node.views.base import View
 from node.views.closures import ClosuresView
@@ -70,3 +72,13 @@ def clock_of(state: StateView, asked_at: datetime, took_s: float) -> Clock | Non
         return None
     middle = asked_at + timedelta(seconds=took_s / 2)
     return Clock((at - middle).total_seconds() * 1000, took_s * 500 + ANSWER_AGE_MS)
+
+
+def ours_is_behind(samples: Sequence[NodeSample]) -> bool | None:
+    """Whether most members say that it is much later than here: a machine without a battery starts long ago, and is set
+    once it has a network. Then what was written before is not of a clock that was ahead. None: no member that is asked
+    has said yet what time it is."""
+    known = [one.last_clock.offset_ms for one in samples if one.last_clock is not None]
+    if not known:
+        return None if samples else False
+    return 2 * sum(1 for offset_ms in known if timedelta(milliseconds=offset_ms) > CLOCKS_DIFFER) > len(known)

@@ -33,9 +33,14 @@ class ClockStep:
         """On the clock as it is now; what was noticed since the step is on it already."""
         return at if at is None or self.is_fresh(at) else at + self.by
 
+    def moved_past(self, at: datetime) -> datetime:
+        """The same of something that is over. What lies ahead of the clock as it was, an earlier process wrote by a
+        clock that was right: a machine without a battery starts in 1970, and is set once it has a network."""
+        return at if at > self.now - self.by + timedelta(seconds=STEP_S) else self.moved(at)
+
     def moved_text(self, at: str) -> str:
         """The same of an RFC 3339 time in UTC."""
-        moved = self.moved(datetime.fromisoformat(at))
+        moved = self.moved_past(datetime.fromisoformat(at))
         return moved.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def is_fresh(self, at: datetime) -> bool:

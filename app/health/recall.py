@@ -158,7 +158,8 @@ class Recall:
         """The wall clock was set."""
         self.first_seen, self.noticed = step.each(self.first_seen), step.each(self.noticed)
         self.again, self.looks_since = step.each(self.again), step.moved(self.looks_since)
-        self.began, self.leader_since = step.each(self.began), step.moved(self.leader_since)
+        self.began = {key: step.moved_past(at) for key, at in self.began.items()}
+        self.leader_since = step.moved(self.leader_since)
         self.openings.move(step)
 
     def observe(self, view: GroupView, at_s: float, now: datetime) -> None:

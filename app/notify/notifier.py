@@ -16,8 +16,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from app.console.console import Console
+from app.console.their_clock import ours_is_behind
 from app.db.alerts import Alerts
-from app.db.base import rfc3339, utc_now, written_ahead
+from app.db.base import CLOCKS_DIFFER, rfc3339, utc_now, written_ahead
 from app.db.engine import between_writes
 from app.db.models import AlertMute, AlertRoute, AlertWindow
 from app.health.clock_steps import ClockStep, WallClock, boot_s
@@ -114,14 +115,18 @@ class Notifier:
 
     async def tick(self) -> None:
         now = utc_now()
-        step = self.clock.look(now, boot_s())
+        step, began = self.clock.look(now, boot_s()), self.started_at
         if step is not None:
             self.clock_set(step)
+            await self.move_mutes(step, began)
         self.tell_beginnings(now)
         if self.rests:
             self.rests -= 1
         elif now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
             self.look(now)
+        behind = ours_is_behind(self.console.samples)
+        if behind is False or (behind is None and now - self.started_at >= timedelta(seconds=OVER_AFTER_START_S)):
+            await self.shorten_mutes(now)
         await self.save()
         self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
         await self.trim(now)
@@ -230,9 +235,22 @@ class Notifier:
         if self.trimmed_at is None or now - self.trimmed_at >= timedelta(seconds=TRIM_EVERY_S):
             self.trimmed_at = now
             self.mutes = {key: row for key, row in self.mutes.items() if row.until > now}
-            await self.shorten_mutes(now)
             await self.kept.trim(now)
             self.windows = await self.kept.windows()
+
+    async def move_mutes(self, step: ClockStep, began: datetime) -> None:
+        """The clock was set far: what this console itself has muted since then is silent for as long as somebody
+        said."""
+        moved = [
+            AlertMute(
+                scope=row.scope, problem_id=row.problem_id, until=row.until + step.by, by=row.by, at=row.at + step.by
+            )
+            for row in self.mutes.values()
+            if abs(step.by) > CLOCKS_DIFFER and began <= row.at <= step.now - step.by
+        ]  # fmt: skip
+        self.mutes |= {Key(row.scope, row.problem_id): row for row in moved}
+        for row in moved:
+            await self.kept.mute(row)
 
     async def shorten_mutes(self, now: datetime) -> None:
         """One that was set while the clock was ahead is silent for as long as somebody said, from now on, and not for

@@ -111,11 +111,11 @@ class Alert:
 
     def moved(self, step: ClockStep) -> Alert:
         """After the wall clock was set. What was sent is a thread that `noticed_at` names: that stays."""
-        sent = {route_id: replace(one, at=step.moved(one.at)) for route_id, one in self.sent.items()}
-        noticed_at = self.noticed_at if sent else step.moved(self.noticed_at)
+        sent = {route_id: replace(one, at=step.moved_past(one.at)) for route_id, one in self.sent.items()}
+        noticed_at = self.noticed_at if sent else step.moved_past(self.noticed_at)
         problem = self.open.problem.model_copy(update={"since": step.moved_text(self.open.problem.since)})
         one = replace(self.open, problem=problem)
-        return replace(self, open=one, noticed_at=noticed_at, seen_at=step.moved(self.seen_at), sent=sent)
+        return replace(self, open=one, noticed_at=noticed_at, seen_at=step.moved_past(self.seen_at), sent=sent)
 
     @property
     def began(self) -> datetime:

@@ -6,7 +6,8 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from app.console.sample import Clock, NodeSample
+from app.console.their_clock import ours_is_behind
 from app.db.alerts import Alerts
 from app.db.base import rfc3339, utc_now
 from app.db.models import AlertMessage
+from app.health.clock_steps import WallClock
 from app.notify.notifier import Notifier
 from app.notify.rules import Key
 from tests.databases import opened
@@ -165,6 +169,58 @@ def test_a_clock_that_was_ahead_and_came_back_silences_nothing_for_longer_than_s
             assert stored.until < later and stored.by == "olga"
 
     run(work())
+
+
+def test_a_console_that_starts_with_its_clock_far_behind_shortens_no_mute_and_forgets_no_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a battery starts in 1970, and is set once it has a network."""
+    behind = utc_now() - datetime(1970, 1, 2, tzinfo=UTC)
+    key, until, since = Key("demo", "replica_silent:n2"), utc_now() + timedelta(hours=3), timedelta(hours=2)
+
+    async def work() -> None:
+        async with console(tmp_path) as (kit, notifier):
+            await notifier.background.stop()
+            await notifier.mute(key, until, "olga")
+            kit.group.nodes["n2"].alive = False
+            await kit.until(lambda: kit.console.group_view("demo").problems)
+            await notifier.tick()
+            alert = notifier.memory[key]
+            before = replace(alert, noticed_at=alert.noticed_at - since, seen_at=alert.seen_at)
+            notifier.memory[key] = before
+
+            monkeypatch.setattr("app.notify.notifier.utc_now", lambda: utc_now() - behind)
+            notifier.clock, notifier.started_at = WallClock(), utc_now() - behind  # as a console that starts
+            for one in kit.console.samples:
+                one.last_clock = Clock(behind.total_seconds() * 1000, 500.0)
+            monkeypatch.setattr("app.notify.notifier.ours_is_behind", lambda _samples: True)
+            await notifier.tick()
+            assert notifier.mutes[key].until == until
+            other = Key("demo", "cut_off:n1")
+            await notifier.mute(other, utc_now() - behind + timedelta(hours=1), "olga")
+            monkeypatch.setattr("app.notify.notifier.utc_now", utc_now)
+            monkeypatch.setattr("app.notify.notifier.ours_is_behind", lambda _samples: False)
+            await notifier.tick()
+            assert notifier.mutes[key].until == until, "it was set by a clock that was right"
+            assert timedelta(minutes=55) < notifier.mutes[other].until - utc_now() <= timedelta(hours=1)
+            assert abs(notifier.memory[key].noticed_at - before.noticed_at) < timedelta(seconds=2)
+            stored = {one.problem_id: one.until for one in await notifier.kept.mutes()}
+            assert stored[key.problem_id] == until and stored[other.problem_id] == notifier.mutes[other].until
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("offsets_s", "behind"),
+    [((), False), ((None, None), None), ((1e9, 1e9, 0.0), True), ((1e9, 0.0, 0.0), False), ((-1e9, -1e9), False)],
+)
+def test_whose_clock_is_behind_is_what_most_members_say(
+    offsets_s: tuple[float | None, ...], behind: bool | None
+) -> None:
+    samples = [NodeSample(f"n{at}", "", None) for at in range(len(offsets_s))]
+    for one, offset_s in zip(samples, offsets_s, strict=True):
+        one.last_clock = None if offset_s is None else Clock(offset_s * 1000, 1.0)
+    assert ours_is_behind(samples) is behind
 
 
 def test_what_was_not_taken_survives_the_console_and_a_restart_ends_nothing(

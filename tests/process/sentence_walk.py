@@ -324,7 +324,7 @@ class Walk:
 
     def _false_pages(self) -> list[str]:
         """Where the console was asked often enough to know what it said; the other console looks at other instants, and
-        says most of it too."""
+        says most of it too. What is not known may be so for one look."""
         found = []
         others = [(at_s, view.sentence.headline) for at_s, view in self.observer.looks]
         said = [(at_s, str(view["sentence"]["headline"])) for at_s, view in self.views]
@@ -332,7 +332,7 @@ class Walk:
             from_s, to_s = at_s - PAGE_LATE_S, at_s + 1.0
             near = [one for one in said if from_s <= one[0] <= to_s]
             times = [from_s, *(one[0] for one in near), to_s]
-            if not text or any(after - before > GAP_S for before, after in pairwise(times)):
+            if not text or "is not known: " in text or any(after - before > GAP_S for before, after in pairwise(times)):
                 continue
             known = {bare(one) for when_s, one in near + others if from_s <= when_s <= to_s}
             if not any(one in bare(text) for one in known):

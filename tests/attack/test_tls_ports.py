@@ -197,6 +197,32 @@ def test_a_client_s_certificate_makes_no_member(group: TlsGroup) -> None:
     quietly(group, attack)
 
 
+def test_a_members_certificate_has_no_rights_of_a_client(group: TlsGroup) -> None:
+    """Nor those of a member before its HELLO, or after one of another group: a row of [access] has to name it."""
+    rng = drawn("a member's")
+
+    async def attack(client: LedgerClient) -> None:
+        end_index = (await client.state(await client.leader()))["log"]["end_index"]
+        for victim in group.peers:
+            other = rng.choice([one for one in group.peers if one != victim])
+            with TlsWire(group, victim, group.context(other)) as wire:
+                if rng.random() < 0.5:
+                    hello = hello_as(other) | {"group": f"g{rng.randrange(9)}"}
+                    answer = json.loads(wire.ask(request(RequestCode.HELLO, hello)).body)
+                    assert answer["code"] != ResponseCode.SUCCESS and "store_id" not in answer
+                asked = [
+                    (RequestCode.APPEND, {"group": "g", "body": [1, 2, 3]}), (RequestCode.GET, {"beginIndex": 0}),
+                    (RequestCode.INTROSPECT, {"what": "state"}), (RequestCode.LEADERSHIP_TRANSFER, {"group": "g"}),
+                ]  # fmt: skip
+                for code, fields in rng.sample(asked, len(asked)):
+                    answer = json.loads(wire.ask(request(code, fields | {"group": "g"})).body)
+                    assert answer["code"] == ResponseCode.UNEXPECTED_MEMBER, f"{code!r}: {answer}"
+                assert set(forged(wire)) == {ResponseCode.UNEXPECTED_MEMBER}
+        assert (await client.state(await client.leader()))["log"]["end_index"] == end_index
+
+    quietly(group, attack)
+
+
 def _serves_with(context: ssl.SSLContext | None, listener: socket.socket) -> None:
     """At a member's address: a TLS server with that certificate, or one that speaks in the clear."""
     while True:

@@ -270,10 +270,9 @@ async def add_route(request: Request, body: NewRoute, notifier: NotifierDep, res
     except SealError as error:
         raise ConsoleError(str(error), status=503, title="The secret cannot be stored") from None
     try:
-        await notifier.kept.add_route(row)
+        await notifier.add_route(row)
     except IntegrityError:
         raise Conflict(f"There is a route {body.name} already.") from None
-    notifier.routes[row.id] = row
     note(request, f"alerts/routes/{row.name}", after=settings_of(row))
     response.headers["location"] = f"/api/v1/alerts/routes/{row.name}"
     return {**shown(notifier, row, True), **({"secret": made} if made is not None else {})}

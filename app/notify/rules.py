@@ -117,6 +117,10 @@ class Alert:
         one = replace(self.open, problem=problem)
         return replace(self, open=one, noticed_at=noticed_at, seen_at=step.moved_past(self.seen_at), sent=sent)
 
+    def unsent_on(self, route_id: int) -> Alert:
+        """As if that route had heard nothing of it."""
+        return replace(self, sent={known: last for known, last in self.sent.items() if known != route_id})
+
     @property
     def began(self) -> datetime:
         since = time_of(self.open.problem.since)

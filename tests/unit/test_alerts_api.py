@@ -406,6 +406,25 @@ def test_messages_go_out_though_nothing_can_be_stored(tmp_path: Path, monkeypatc
     run(work())
 
 
+def test_a_route_made_after_another_was_removed_hears_of_what_stands(tmp_path: Path) -> None:
+    """SQLite gave it the number of the removed one, whose messages counted as its own: it got nothing of a problem that
+    stood, but that it was over."""
+
+    async def work() -> None:
+        async with http_receiver() as old, http_receiver() as new, console(tmp_path) as (kit, _):
+            ann = await with_route(kit, old)
+            kit.group.nodes["n2"].alive = False
+            await kit.until(lambda: kinds(old) == ["opened"])
+            assert (await ann.change("DELETE", f"{API}/routes/ops")).status_code == 204
+            assert (await ann.change("POST", f"{API}/routes", json=webhook(new))).status_code == 201
+            await kit.until(lambda: bool(kinds(new)))
+            kit.group.nodes["n2"].alive = True
+            await kit.until(lambda: kinds(new)[-1] == "over")
+            assert kinds(new) == ["opened", "over"] and kinds(old) == ["opened"]
+
+    run(work())
+
+
 def test_the_test_says_what_came_of_it(tmp_path: Path) -> None:
     async def work() -> None:
         async with http_receiver() as receiver, console(tmp_path) as (kit, notifier):

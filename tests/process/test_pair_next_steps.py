@@ -23,6 +23,7 @@ from app.demo.pair import PAIR, ROLES, PairDemo
 from app.demo.run import DemoOptions
 from app.health.group_view import GroupView, Problem
 from app.security.sealed import Seal
+from tests.process.failing_disks import FailingDisks, can_fail
 from tests.process.test_next_steps import started_by, steps_path
 
 __all__ = ["steps_path"]
@@ -96,6 +97,30 @@ def test_a_broker_whose_node_was_killed_is_started_as_it_was(tmp_path: Path) -> 
         await node.wait()
         one = await pair.problem("s1", "ha_silent")
         assert one.command is not None and one.command.startswith("quorumscope node "), one
+        await started_by(one.command, pair.in_step)
+
+    over(tmp_path, work)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not can_fail(), reason="NOT RUN: no C compiler on this machine")
+def test_a_broker_whose_disk_failed_is_ended_and_started_on_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = FailingDisks(tmp_path)
+    for name, value in disks.variables.items():
+        monkeypatch.setenv(name, value)
+
+    async def work(pair: Watched) -> None:
+        for name in disks.variables:
+            monkeypatch.delenv(name)
+        disks.fail("s1")
+        one = await pair.problem("s1", "ha_log_broken")
+        assert "replace the disk" in one.step and one.command is not None, one
+        node = pair.demo.processes.running["s1"]
+        node.terminate()
+        await node.wait()
+        disks.replace("s1")
         await started_by(one.command, pair.in_step)
 
     over(tmp_path, work)

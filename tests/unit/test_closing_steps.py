@@ -31,6 +31,7 @@ CLOSED_BY = {
     "alarm_apply_failed": f"{STEPS}a_state_machine_that_raises_is_started_again_once_the_cause_is_mended",
     "ha_no_master": "process/test_demo_pair.py::test_a_lost_master_is_replaced_by_the_command_that_is_printed",
     "ha_silent": f"{PAIR}a_broker_whose_node_was_killed_is_started_as_it_was",
+    "ha_log_broken": f"{PAIR}a_broker_whose_disk_failed_is_ended_and_started_on_another_one",
 }
 SAME_COMMAND = "the same command as that of `replica_silent`, of a member that nobody heard, or whose engine is down"
 RESTARTED = "its supervisor starts it again by itself; the command shows when it is well"
@@ -45,8 +46,6 @@ NOT_CLOSED: dict[str, str] = {
     "resends": "what delays pushes delays heartbeats: on a real link `slow_link` explains it, and one heal closes both",
     "alarm_snapshot_damaged": "it is saved again by itself once a scrub found it (unit/test_snapshot_scrub.py): in"
     " a real group the alarm is gone before its command can be pasted",
-    "ha_log_broken": "what lacks room closes by itself (process/full_brokers.py); a disk that is at fault has not been"
-    " had in a test",
     **dict.fromkeys(("alarm_applier_down", "alarm_broker_down", "ha_broker_down"), RESTARTED),
     **dict.fromkeys(
         ("all_silent", "leader_out_of_sight", "quorum_out_of_sight", "quorum_lost", "engine_late", "alarm_disk_full",
@@ -76,9 +75,7 @@ NOT_CLOSED: dict[str, str] = {
     "audit_incomplete": BY_THE_CONSOLE,
 }  # fmt: skip
 # Of commands that do something, and are not run until their problem closes.
-NOT_RUN = {
-    "never_reached", "engine_down", "member_unreachable", "resends", "alarm_snapshot_damaged", "ha_log_broken"
-}  # fmt: skip
+NOT_RUN = {"never_reached", "engine_down", "member_unreachable", "resends", "alarm_snapshot_damaged"}
 
 
 def test_every_kind_is_closed_by_its_command_or_says_why_it_cannot_be() -> None:

@@ -53,6 +53,7 @@ from node.views.message_answers import (
 router = APIRouter(prefix="/api/v1", tags=["messages"])
 STATE_WITHIN_S: Final = 2.0  # whoever asks for it waits 5
 OPENED_BYTES_MAX: Final = 4 << 20  # of all bodies of one answer that are compressed
+TOO_LONG_MAX: Final = 16  # of one answer: each takes 9 ms until it is seen to be too long
 ESCAPES_BYTES_MAX: Final = 4 << 20  # what the control characters of all bodies of one answer take beside themselves
 NAMES_BYTES_MAX: Final = 1 << 20  # what tags, keys and properties of all messages of one answer take in it
 KEY_CHARS_MAX: Final = 4096
@@ -278,18 +279,19 @@ class Opener:
     """Opens the bodies of one answer, up to a sum: a record of 4 KiB may open to 4 MiB, and 256 are one answer."""
 
     def __init__(self) -> None:
-        self.left = OPENED_BYTES_MAX
+        self.left, self.too_long_left = OPENED_BYTES_MAX, TOO_LONG_MAX
 
     def __call__(self, record: MessageRecord) -> bytes:
         """Raises MessageFormatError."""
+        text = f"the compressed bodies of one answer open to {OPENED_BYTES_MAX} bytes at most: ask for this one alone"
+        if not self.too_long_left and record.compression is not Compression.NONE:
+            raise MessageFormatError(text)
         try:
             body = opened_body(record, self.left)
         except OpensTooLong:
+            self.too_long_left -= 1
             if self.left == OPENED_BYTES_MAX:
                 raise
-            text = (
-                f"the compressed bodies of one answer open to {OPENED_BYTES_MAX} bytes at most: ask for this one alone"
-            )
             raise MessageFormatError(text) from None
         self.left -= len(body) if record.compression is not Compression.NONE else 0
         return body

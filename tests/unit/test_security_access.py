@@ -320,6 +320,24 @@ def test_the_last_admin_stays(tmp_path: Path) -> None:
     run(work())
 
 
+def test_two_admins_who_remove_each_other_at_the_same_time_leave_one(tmp_path: Path) -> None:
+    """On PostgreSQL each was one of two when it was looked at, and in the end there was none."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann, bea = await kit.person(), await kit.person("bea")
+            answers = await asyncio.gather(
+                ann.change("PATCH", "/api/v1/users/bea", json={"role": "viewer"}),
+                bea.change("PATCH", "/api/v1/users/ann", json={"disabled": True}),
+            )
+            assert 200 in [one.status_code for one in answers]
+            async with kit.app.state.sessions() as db:
+                left = (User.role == "admin") & User.disabled_at.is_(None)
+                assert len(list(await db.scalars(select(User).where(left)))) == 1
+
+    run(work())
+
+
 def test_whoever_makes_ways_in_over_and_over_fills_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a token's number is never given again: the trail names tokens by it."""
     monkeypatch.setattr(identity, "SESSIONS_MAX", 3)

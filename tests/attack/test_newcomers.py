@@ -6,6 +6,7 @@ calls for a new member, it joins and votes, and a new client appends, all before
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import resource
 import socket
@@ -21,15 +22,18 @@ import pytest
 
 from app.command_line import run as quorumscope
 from node.client import LedgerClient
+from tests.attack.memory import Memory
 from tests.attack.remoting_kit import drawn
 from tests.attack.test_member_port import KINDS
 from tests.attack.test_tls_ports import HANDSHAKES, _first_words
+from tests.attack.test_web_floods import process
 from tests.ports import free_ports
 from tests.process.group import ROOT, Group, append_surely
 from tests.process.undisturbed import WITHIN_S, in_client, settled, until
 
 pytestmark = pytest.mark.process
 HELD: Final = 2000
+MORE_MIB: Final = 64
 Say = Callable[[socket.socket], None]
 
 
@@ -130,3 +134,25 @@ def test_a_member_joins_and_a_client_appends_while_strangers_hold_both_ports(tmp
         in_client(group, attack)
     finally:
         group.close()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("descriptors")
+def test_a_page_comes_over_tls_while_handshakes_at_a_console_do_not_end(tmp_path: Path) -> None:
+    rng = drawn("handshakes at a console")
+    pki = tmp_path / "pki"
+    assert quorumscope(["pki", "demo", str(pki)]) == 0
+    trusted = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+    hello = _first_words(ssl._create_unverified_context())
+    files = ("--tls-cert", str(pki / "console.crt"), "--tls-key", str(pki / "console.key"))
+    listen = ("--db", str(tmp_path / "console.db"), "--listen", f"127.0.0.1:{free_ports(1)[0]}", *files)
+    with process("app.cli", "console", *listen) as started, contextlib.ExitStack() as held:
+        assert started.stdout is not None
+        url: str = json.loads(started.stdout.readline())["url"]
+        with Memory(started.pid) as memory:
+            hold(held, url.rpartition("/")[2], lambda one: rng.choice(HANDSHAKES)(rng, hello, one))
+            for _ in range(3):
+                page = httpx2.get(f"{url}/login", verify=trusted, trust_env=False, timeout=WITHIN_S)
+                assert page.status_code == 200
+        print(f"{memory.most_mib:.0f} MiB more at most")
+        assert memory.most_mib < MORE_MIB

@@ -238,7 +238,7 @@ def damaged(facts: Facts) -> Iterator[Finding]:
         since = next((alarm.since for alarm in state.alarms or () if alarm.code == "log_damaged"), None)
         text, severity = said_before(one, f"cannot read {which} of its log"), ATTENTION
         if one.reach == "ok":
-            text += f": {meanwhile(faults, repair)}"
+            text += f": {meanwhile(one.id, faults, repair)}"
             severity = CRITICAL if repair.hopeless else ATTENTION
         low, high = min(fault.first_index for fault in faults), max(fault.last_index for fault in faults)
         yield Finding(
@@ -246,12 +246,14 @@ def damaged(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def meanwhile(faults: Sequence[FaultView], repair: RepairView) -> str:
+def meanwhile(node_id: str, faults: Sequence[FaultView], repair: RepairView) -> str:
     """What a damaged member may not do, and whether it heals."""
     may_not = f"it votes, but cannot lead, does not count from entry {faults[0].first_index:,} on"
     whose = "it" if len(faults) == 1 and faults[0].entries == 1 else "them"
     if repair.hopeless:
         tail = "no member of the group can give what was written: `quorumscope store verify` shows what is gone"
+    elif repair.peer_id == node_id:
+        tail = "it is mended from what the member itself has, if that goes, for {age}"
     elif repair.peer_id:
         tail = f"it is being repaired from {repair.peer_id}, for {{age}}"
     else:

@@ -259,6 +259,11 @@ def being_repaired(story: Story) -> None:
     damage(story, peer_id="n2")
 
 
+def mended_alone(story: Story) -> None:
+    """A sound record whose index record is wrong needs no peer."""
+    damage(story, peer_id="n1")
+
+
 def waiting_for_repair(story: Story) -> None:
     damage(story)
 
@@ -501,6 +506,7 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         " not serve them; it is being repaired from n2, for",
         "",
     ),
+    (mended_alone, "attention", ["log_damaged"], "it is mended from what the member itself has, if that goes", ""),
     (waiting_for_repair, "attention", ["log_damaged"], "repaired as soon as a peer that holds it answers, for", ""),
     (unrecoverable, "critical", ["log_damaged"], "no member of the group can give what was written", ""),
     (

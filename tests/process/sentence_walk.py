@@ -195,7 +195,8 @@ class Walk:
 
     async def mend(self, fault: Fault) -> None:
         """Links are mended whole, so that two faults of one member's links end together."""
-        fault.mended_s = time.monotonic()
+        now_s = time.monotonic()
+        fault.mended_s = min(fault.mended_s, now_s)
         node, pid = fault.node, self.observer.demo.members[fault.node].pid
         if fault.kind in ("partition", "deafen", "mute", "slow"):
             for other in self.faults:
@@ -323,33 +324,34 @@ class Walk:
         return []
 
     def _false_pages(self) -> list[str]:
-        """Where the console was asked often enough to know what it said; the other console looks at other instants, and
-        says most of it too. What is not known may be so for one look."""
+        """ "In step" while a break stands, and what no console said: both said one thing for as long as a page may be
+        late, and it says another."""
         found = []
         others = [(at_s, view.sentence.headline) for at_s, view in self.observer.looks]
-        said = [(at_s, str(view["sentence"]["headline"])) for at_s, view in self.views]
+        said = sorted(others + [(at_s, str(view["sentence"]["headline"])) for at_s, view in self.views])
         for at_s, text in self.pages:
+            standing = [one for one in self.faults if one.stands(at_s - GAP_S)] if "in step." in text else []
             from_s, to_s = at_s - PAGE_LATE_S, at_s + 1.0
             near = [one for one in said if from_s <= one[0] <= to_s]
             times = [from_s, *(one[0] for one in near), to_s]
-            if not text or "is not known: " in text or any(after - before > GAP_S for before, after in pairwise(times)):
-                continue
-            known = {bare(one) for when_s, one in near + others if from_s <= when_s <= to_s}
-            if not any(one in bare(text) for one in known):
-                found.append(f"{at_s:.1f}: the page says {text!r}, its console {near}")
+            is_known = not any(after - before > GAP_S for before, after in pairwise(times))
+            known = {bare(one) for _, one in near}
+            late = text and is_known and len(known) == 1 and not any(one in bare(text) for one in known)
+            if late or (standing and "not known" not in text):
+                found.append(f"{at_s:.1f}: the page says {text!r} with {standing}; its console {near}")
         return found
 
     def _false_stops(self) -> list[str]:
-        """Said at three looks in a row, while messages were acknowledged between the second and the third."""
+        """Said at each look of LATE_S, while messages were acknowledged between the first two."""
         found = []
-        looks = self.observer.looks
-        for (_, first), (from_s, second), (to_s, third) in zip(looks, looks[1:], looks[2:], strict=False):
-            codes = {frozenset(one.code for one in view.problems) & WRITES_STOPPED for view in (first, second, third)}
+        looks, width = self.observer.looks, int(LATE_S / LOOK_EVERY_S) + 1
+        for window in (looks[at : at + width] for at in range(len(looks) - width + 1)):
+            codes = {frozenset(one.code for one in view.problems) & WRITES_STOPPED for _, view in window}
             if len(codes) == 1 and (which := next(iter(codes))):
-                before = max((count for at_s, count in self.fed if at_s <= from_s), default=0)
-                after = max((count for at_s, count in self.fed if at_s <= to_s), default=0)
+                before = max((count for at_s, count in self.fed if at_s <= window[0][0]), default=0)
+                after = max((count for at_s, count in self.fed if at_s <= window[1][0]), default=0)
                 if after - before > 3:
-                    found.append(f"{to_s:.1f}: {set(which)} while {after - before} writes got through")
+                    found.append(f"{window[-1][0]:.1f}: {set(which)} though {after - before} writes had got through")
         return found
 
 

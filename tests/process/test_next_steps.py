@@ -35,6 +35,7 @@ from tests.process.test_sentence import WITHIN_S, Run, demo_in, flip, follower_o
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
+NARROW_BYTES_PER_S = 3000.0
 OF_OTHER_GROUPS = ("a-broker-is-not-well", "a-certificate-ends", "a-state-machine-does-not-apply")
 TRIED_APART = ("{start}", RESTART, RESTART_MACHINE)
 
@@ -118,12 +119,23 @@ def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
     run(work)
 
 
-@pytest.mark.parametrize(("what", "kind"), [("slow", "slow_link"), ("mute", "one_way"), ("deafen", "one_way")])
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("slow", "slow_link"),
+        ("mute", "one_way"),
+        ("deafen", "one_way"),
+        pytest.param("narrow", "resends", marks=pytest.mark.long),
+    ],
+)
 def test_a_link_that_is_slow_or_carries_one_way_only_is_healed(run: Run, what: str, kind: str) -> None:
     async def work(watcher: Observer) -> None:
         node = follower_of(watcher)
         if what == "slow":
             watcher.demo.links.slow(node, SLOW_BY_S)
+        elif what == "narrow":  # so little passes that no heartbeat is answered in time to be timed
+            for ends, relay in watcher.demo.links.relays.items():
+                relay.bytes_per_s = NARROW_BYTES_PER_S if node in ends else 0
         else:
             watcher.demo.links.cut_way(node, inward=what == "deafen")
         one = await problem(watcher, node, {kind})

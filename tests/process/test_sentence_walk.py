@@ -72,10 +72,11 @@ def test_who_was_not_broken_may_not_be_accused() -> None:
 
 
 def test_writes_that_get_through_are_not_stopped() -> None:
-    looks = [(15.0 + 0.5 * at, without_leader()) for at in range(3)]
-    assert walked(*looks, fed=[(14.0, 100), (16.0, 100)]) == []
-    (found,) = walked(*looks, fed=[(14.0, 100), (15.8, 140)])
-    assert "40 writes got through" in found
+    looks = [(15.0 + 0.5 * at, without_leader()) for at in range(5)]
+    assert walked(*looks, fed=[(14.0, 100), (18.0, 100)]) == []
+    assert walked(*looks[:3], fed=[(14.0, 100), (15.4, 140)]) == [], "it came back just now"
+    (found,) = walked(*looks, fed=[(14.0, 100), (15.4, 140)])
+    assert "40 writes had got through" in found
 
 
 def test_status_ends_as_it_says_and_as_the_console_says() -> None:

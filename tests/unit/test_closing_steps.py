@@ -19,6 +19,7 @@ CLOSED_BY = {
     "cut_off": f"{STEPS}a_member_that_is_cut_off_is_healed",
     "one_way": f"{STEPS}a_link_that_is_slow_or_carries_one_way_only_is_healed",
     "slow_link": f"{STEPS}a_link_that_is_slow_or_carries_one_way_only_is_healed",
+    "resends": f"{STEPS}a_link_that_is_slow_or_carries_one_way_only_is_healed",
     "not_connected": f"{STEPS}followers_without_a_connection_to_each_other_are_healed",
     "no_leader": f"{STEPS}what_is_wrong_with_the_whole_group_is_healed",
     "engines_silent": f"{STEPS}what_is_wrong_with_the_whole_group_is_healed",
@@ -43,7 +44,6 @@ REPLACED = "a certificate comes from the operator's authority, and SIGHUP has it
 BY_THE_CONSOLE = "an audit of the console's own closes it, by a button: no command line knows the console's address"
 NOT_CLOSED: dict[str, str] = {
     **dict.fromkeys(("never_reached", "engine_down", "member_unreachable"), SAME_COMMAND),
-    "resends": "what delays pushes delays heartbeats: on a real link `slow_link` explains it, and one heal closes both",
     "alarm_snapshot_damaged": "it is saved again by itself once a scrub found it (unit/test_snapshot_scrub.py): in"
     " a real group the alarm is gone before its command can be pasted",
     **dict.fromkeys(("alarm_applier_down", "alarm_broker_down", "ha_broker_down"), RESTARTED),
@@ -75,7 +75,7 @@ NOT_CLOSED: dict[str, str] = {
     "audit_incomplete": BY_THE_CONSOLE,
 }  # fmt: skip
 # Of commands that do something, and are not run until their problem closes.
-NOT_RUN = {"never_reached", "engine_down", "member_unreachable", "resends", "alarm_snapshot_damaged"}
+NOT_RUN = {"never_reached", "engine_down", "member_unreachable", "alarm_snapshot_damaged"}
 
 
 def test_every_kind_is_closed_by_its_command_or_says_why_it_cannot_be() -> None:

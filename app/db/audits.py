@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, ForeignKey, Integer, String, Text, UniqueConstraint, func, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Base, rfc3339, seen, utc_now
@@ -27,6 +28,7 @@ STATES: Final[dict[str, frozenset[str]]] = {
     "failed": frozenset(),
     "cancelled": frozenset(),
 }
+TRIES: Final = 5
 FINAL: Final = frozenset(state for state, after in STATES.items() if not after)
 # The state that a job's last line (app/audit/progress.py) leads to.
 ENDS: Final = {"result": "done", "failed": "failed", "cancelled": "cancelled"}
@@ -108,20 +110,24 @@ class Audits:
         fingerprint: str | None = None,
     ) -> tuple[AuditRow, bool]:
         """A queued audit, and whether it is new: the same call with the same key gives the audit of the first one."""
-        async with self._sessions.begin() as db:
-            known = await earlier(db, AuditRow, requested_by, idempotency_key, fingerprint)
-            if known is not None:
-                return known, False
-            last = (await db.scalars(select(AuditRow.number).order_by(AuditRow.number.desc()).limit(1))).first()
+        for left in reversed(range(TRIES)):
             audit_id = str(uuid.uuid4())
             row = AuditRow(
-                id=audit_id, number=(last or 0) + 1, cluster_id=cluster_id, cluster_name=cluster_name, depth=depth,
-                from_index=from_index, to_index=to_index, state="queued", directory=f"{directory}/{audit_id}",
-                requested_by=requested_by, idempotency_key=idempotency_key, fingerprint=fingerprint,
-                created_at=utc_now(),
+                id=audit_id, cluster_id=cluster_id, cluster_name=cluster_name, depth=depth, from_index=from_index,
+                to_index=to_index, state="queued", directory=f"{directory}/{audit_id}", requested_by=requested_by,
+                idempotency_key=idempotency_key, fingerprint=fingerprint, created_at=utc_now(),
             )  # fmt: skip
-            db.add(row)
-        return row, True
+            try:
+                async with self._sessions.begin() as db:
+                    known = await earlier(db, AuditRow, requested_by, idempotency_key, fingerprint)
+                    if known is None:
+                        row.number = (await db.scalar(select(func.max(AuditRow.number))) or 0) + 1
+                        db.add(row)
+                return known or row, known is None
+            except IntegrityError:  # on PostgreSQL another call of that time has the number, or the key
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
 
     async def get(self, audit_id: str) -> AuditRow | None:
         async with self._sessions() as db:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 from datetime import UTC, datetime, timedelta, timezone
@@ -20,6 +21,7 @@ from app.console.server import serve
 from app.console.settings import ConsoleSettings
 from app.db import engine as engine_module
 from app.db.alerts import Alerts
+from app.db.audits import AuditRow, Audits
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import DriverMissing, downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import AlertWindow, Base, Cluster
@@ -261,4 +263,28 @@ def test_a_cursor_beyond_every_row_is_one_that_any_database_takes(tmp_path: Path
 
     url, engine = opened(tmp_path)
     engine.dispose()
+    run(work())
+
+
+def test_audits_that_are_asked_for_at_the_same_time_are_each_made_once(tmp_path: Path) -> None:
+    """On PostgreSQL the second was an error of the console: of another key, it had the first one's number; of the same
+    key, the first one's key."""
+
+    async def work() -> None:
+        url, engine = opened(tmp_path)
+        engine.dispose()
+        async_engine = open_engine(url)
+        kept = Audits(open_sessions(async_engine))
+        order: dict[str, Any] = {"cluster_name": "x", "depth": "bytes", "from_index": None, "to_index": None}
+
+        async def asked(key: str) -> tuple[AuditRow, bool]:
+            return await kept.create(
+                **order, cluster_id=key, directory="d", requested_by="ann", idempotency_key=key, fingerprint=key
+            )
+
+        made = await asyncio.gather(*(asked(key) for key in ("one", "one", "two", "three")))
+        assert sorted(row.number for row, fresh in made if fresh) == [1, 2, 3]
+        assert made[0][0].id == made[1][0].id and made[0][1] != made[1][1]
+        await async_engine.dispose()
+
     run(work())

@@ -30,6 +30,7 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import BODY_BYTES_MAX
 
 PROGRESS_EVERY_S: Final = 1.0
+HANDS_OVER_WITHIN_S: Final = 2.0
 BATCH_BYTES_MAX: Final = 1024 * 1024
 BATCHES_AHEAD: Final = 4
 T = TypeVar("T")
@@ -216,7 +217,7 @@ async def _append_all(
         async for bodies in reading:
             if not one_by_one:
                 try:
-                    expected_index = await _append_run(client, bodies, expected_index, tally)
+                    expected_index = await append_where_there_is_room(client, bodies, expected_index, tally)
                 except NotAppended as error:
                     one_by_one = error.code is ResponseCode.UNSUPPORTED and len(bodies) > 1 and expected_index is None
                     if not one_by_one:
@@ -224,12 +225,28 @@ async def _append_all(
                     say(f"append: {error}; going on with one entry a request")
             if one_by_one:
                 for body in bodies:
-                    await _append_run(client, [body], None, tally)
+                    await append_where_there_is_room(client, [body], None, tally)
             if time.monotonic() - said_at >= PROGRESS_EVERY_S:
                 said_at = time.monotonic()
                 say(f"appended {tally.appended:,}, at index {tally.ranges[-1][1]:,}")
     finally:
         await client.close()
+
+
+async def append_where_there_is_room(
+    client: LedgerClient, bodies: list[bytes], expected_index: int | None, tally: Tally
+) -> int | None:
+    """As `_append_run`; a leader whose disk is full hands over, and whoever leads a moment later takes what it refused,
+    of which nothing is in the log."""
+    until_s = time.monotonic() + HANDS_OVER_WITHIN_S
+    while True:
+        try:
+            return await _append_run(client, bodies, expected_index, tally)
+        except NotAppended as error:
+            if error.code is not ResponseCode.DISK_FULL or time.monotonic() > until_s:
+                raise
+            await asyncio.sleep(HANDS_OVER_WITHIN_S / 20)
+            await client.leader()  # as the members say by now
 
 
 async def _append_run(

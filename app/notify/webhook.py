@@ -37,9 +37,10 @@ def checked_url(text: str) -> str:
     """The URL of a receiver; ValueError otherwise."""
     url = text.strip()
     try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is none
-    except ValueError as error:
+        parts, asked = urlsplit(url), httpx2.URL(url)
+        if parts.hostname and (asked.raw_host.decode(), asked.port or parts.port) != (parts.hostname, parts.port):
+            raise ValueError("its host and port can be read in two ways")
+    except (ValueError, httpx2.InvalidURL) as error:
         raise ValueError(f"the URL cannot be read: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("a webhook's URL begins with http:// or https:// and names a host")

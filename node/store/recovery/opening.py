@@ -134,7 +134,7 @@ def open_directory(
         odd = [
             text for files in (data, index) for text in set_lengths_right(directory, files, archive, node_id, platform)
         ]
-        java = found is None and (platform.exists(directory / CURRTERM) or bool(data.starts))
+        java = found is None and _is_of_java(directory, data, platform)
         carry_over_checkpoint(directory, platform)
         checkpoint = Checkpoint(directory / CHECKPOINT, platform)
         slot = checkpoint.last if found is not None else None
@@ -171,7 +171,7 @@ def open_directory(
             recovered.alarms.append("the checkpoint is missing or broken: everything was scanned and synced")
         sealed_from = _sealed_from(recovered, slot, found, java)
         straight_from = _straight_from(directory, recovered, sealed_from, java, platform)
-        hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=found is not None)
+        hard = _settle_voter_state(hard, recovered, slot, flush, boot, ours=not java)
         if serving:
             _refuse_a_leap(directory, hard, recovered)
             hard = with_new_life(hard, platform.new_id())
@@ -199,6 +199,13 @@ def open_directory(
             checkpoint.close()
         lock.release()
         raise
+
+
+def _is_of_java(directory: Path, data: SegmentList, platform: Platform) -> bool:
+    """Whether a directory without our identity holds what a Java node left. A hard state that no data file lies beside
+    is ours: of a first start that was interrupted, or of a store whose files are gone."""
+    of_java = platform.exists(directory / CURRTERM) and not platform.exists(directory / HARDSTATE)
+    return of_java or bool(data.starts)
 
 
 def _is_brokers(directory: Path, identity: Identity) -> bool:

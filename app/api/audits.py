@@ -68,6 +68,14 @@ def replicas_of(console: Console, view: GroupView) -> list[ReplicaSpec]:
     ]
 
 
+def check_asked(view: GroupView, depth: str, from_index: int | None, to_index: int | None) -> None:
+    """Raises Invalid."""
+    if view.is_pair and (depth != "bytes" or from_index is not None or to_index is not None):
+        raise Invalid("a classic pair is audited as a whole: depth is bytes, from_index and to_index are left out")
+    if from_index is not None and to_index is not None and from_index > to_index:
+        raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
+
+
 async def start_audit(
     request: Request,
     view: GroupView,
@@ -78,10 +86,7 @@ async def start_audit(
     idempotency_key: str | None = None,
 ) -> Json:
     """Starts an audit of a whole group in the name of the request's viewer. Raises Invalid."""
-    if view.is_pair and (depth != "bytes" or from_index is not None or to_index is not None):
-        raise Invalid("a classic pair is audited as a whole: depth is bytes, from_index and to_index are left out")
-    if from_index is not None and to_index is not None and from_index > to_index:
-        raise Invalid(f"from_index {from_index} lies behind to_index {to_index}")
+    check_asked(view, depth, from_index, to_index)
     asked = {"cluster": view.cluster.id, "depth": depth, "from_index": from_index, "to_index": to_index}
     note(request, f"clusters/{view.cluster.id}/audits", after=asked)
     audit = await runner_of(request).launch(
@@ -115,6 +120,7 @@ async def start_one(
 ) -> Json:
     """Starts an audit of a group; follow it at `audits/{id}`."""
     view = cluster_view(console, body.cluster, viewer)
+    check_asked(view, body.depth, body.from_index, body.to_index)
     if body.dry_run:
         replicas = [{"id": one.id, "source": one.public} for one in replicas_of(console, view)]
         response.status_code = 200

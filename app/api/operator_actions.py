@@ -13,6 +13,7 @@ from app.api.models import OperationView
 from app.api.node_models import NodeAppended
 from app.console.cursors import INT64_MAX
 from app.console.errors import ConsoleError, Invalid, NodeUnreachable, NothingListens
+from app.console.member_changes import check_term
 from app.console.nodes import NodeRefused
 from app.console.preflight import Preflight
 from app.console.proxy import pick
@@ -54,6 +55,7 @@ async def transfer(
     response: Response, key: Key = None,
 ) -> Json:  # fmt: skip
     if body.dry_run:
+        check_term(console.group_view(cluster_id), body.if_term)
         response.status_code = 200
         return {"dry_run": True, **console.preflight(cluster_id, body.to).to_json()}
     asked = {"to": body.to, "if_term": body.if_term, "accept_data_loss": body.accept_data_loss}

@@ -85,6 +85,8 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
             assert checked["dry_run"] and checked["allowed"] and checked["to"] == "n2"
             assert '"Authorization: Bearer $QUORUMSCOPE_TOKEN"' in checked["commands"]["curl"]
             assert checked == {"dry_run": True, **(await olga.get(f"{PATH}?to=n2")).json()}
+            moved = await olga.change("POST", PATH, json={"to": "n2", "if_term": 1, "dry_run": True})
+            assert moved.status_code == 412, "as without dry_run"
             assert not [one for one in group.requests if one.method == "POST"]
 
     run(work())

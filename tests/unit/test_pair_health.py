@@ -445,8 +445,9 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
             would = (await ann.change("POST", "/api/v1/audits", json=asked)).json()
             assert [one["source"] for one in would["replicas"]] == list(pair.urls.values())
             for more in ({"depth": "chain"}, {"depth": "digest"}, {"from_index": 1}, {"to_index": 1}):
-                answer = await ann.change("POST", "/api/v1/audits", json={"cluster": "pair", **more})
-                assert (answer.status_code, "audited as a whole" in answer.text) == (422, True), more
+                for body in ({"cluster": "pair", **more}, {**asked, **more}):
+                    answer = await ann.change("POST", "/api/v1/audits", json=body)
+                    assert (answer.status_code, "audited as a whole" in answer.text) == (422, True), body
             page = (await ann.get("/clusters/pair/audits")).text
             assert "Start audit" in page and 'name="depth"' not in page and "Every byte" not in page
             answer = (await ann.get("/api/v1/clusters/pair/ha")).json()
@@ -491,7 +492,7 @@ def test_status_of_a_broker_of_a_pair_is_that_of_the_pair(
     def answer(_method: str, _url: str, resource: str, *_: object, **__: object) -> tuple[int, object]:
         if resource == "ha":
             return 200, pair.ha["m"]
-        return (200, {"kind": "classic"}) if resource == "" else (404, {"title": "Not Found"})
+        return (200, {"kind": "classic"}) if resource == "" else (404, {"title": "Not Found", "detail": "none"})
 
     for module in ("ha", "control_calls"):
         monkeypatch.setattr(f"app.commands.{module}.control_answer", answer)

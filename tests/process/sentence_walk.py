@@ -330,7 +330,8 @@ class Walk:
         others = [(at_s, view.sentence.headline) for at_s, view in self.observer.looks]
         said = sorted(others + [(at_s, str(view["sentence"]["headline"])) for at_s, view in self.views])
         for at_s, text in self.pages:
-            standing = [one for one in self.faults if one.stands(at_s - GAP_S)] if "in step." in text else []
+            standing = [one for one in self.faults if one.stands(at_s - GAP_S) and at_s < one.mended_s]
+            standing = standing if "in step." in text else []
             from_s, to_s = at_s - PAGE_LATE_S, at_s + 1.0
             near = [one for one in said if from_s <= one[0] <= to_s]
             times = [from_s, *(one[0] for one in near), to_s]

@@ -36,7 +36,7 @@ class NodeSample:
     waiting_url: str | None = None  # named by a member, and asked only once an admin approves it
     added_at: datetime = field(default_factory=partial(datetime.now, UTC))
     last_seen: datetime | None = None
-    last_seen_ns: int | None = None
+    last_seen_ns: int | None = None  # of CLOCK_BOOTTIME
     clock: Clock | None = None  # None: it did not say what time it is
     last_clock: Clock | None = None  # as it said last: an engine that is silent now does not change its clock
     misses: int = 0

@@ -19,6 +19,7 @@ from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.db.base import utc_now
+from app.health.clock_steps import boot_ns
 from app.health.next_steps import OTHER_GROUP
 from node.background import Background, reason_of
 from node.views.base import AnswerView
@@ -97,7 +98,7 @@ class Poller:
         sample.last_clock = sample.clock or sample.last_clock
         sample.state, sample.ha = state, ha
         sample.misses, sample.missed_at, sample.problem, sample.answers = 0, None, None, None
-        sample.last_seen, sample.last_seen_ns = utc_now(), time.monotonic_ns()
+        sample.last_seen, sample.last_seen_ns = utc_now(), boot_ns()
         sample.drop_what_another_term_said()
         sample.rounds += 1
         if sample.ha is not None:

@@ -101,6 +101,7 @@ def classify(view: GroupView, recall: Recall, now: datetime, *, first_look: bool
     view = view.model_copy(update={"seen_leading": recall.seen_leading(view), "commits": recall.commits(view)})
     facts = Facts(view, recall, now, first_look)
     rules, proof = (PAIR_RULES, pair_unproven) if view.is_pair else (RULES, unproven)
+    recall.stood_still(view, now)
     found = once([finding for rule in rules for finding in rule(facts)], view.leader_id)
     recall.forget_all_but({problem_id(one) for one in found} | recall.openings.ids)
     if first_look and not recall.openings.looked:  # what stands already began nobody knows when

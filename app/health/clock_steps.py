@@ -15,6 +15,7 @@ from typing import Final, overload
 
 STEP_S: Final = 1.0  # less is an adjustment, or two clocks that were not read at one instant
 boot_s: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+boot_ns: Final = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)

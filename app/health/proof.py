@@ -11,7 +11,7 @@ from typing import Final
 from app.health.applying import doubt_of
 from app.health.facts import SLOW_MS, Facts
 from app.health.group_view import Doubt, MemberView
-from app.health.links import heard_ms, round_trips, spell_ms
+from app.health.links import ASK_NOBODY, heard_ms, round_trips, spell_ms
 
 HEARTBEATS: Final = 3
 FRESH_MS: Final = 1500  # three samples
@@ -50,6 +50,8 @@ def doubts(facts: Facts, leader: MemberView, one: MemberView) -> list[str]:
         return [f"{node_id} is in {state}"]
     if one.leader_id != leader.id:
         return [f"{node_id} does not follow {leader.id}"]
+    if one.state is not None and one.state.voter_state in ASK_NOBODY:
+        return [f"{node_id} does not vote yet"]
     return unheard(facts, leader, one) + owed(one)
 
 

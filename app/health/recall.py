@@ -24,6 +24,7 @@ TREND_S = 3.0
 TREND_WINDOW_S = 10.0
 ELECTION_S = 4.0
 SETTLED_S = 10.0
+STOOD_STILL_S = 5.0  # looks follow each other faster
 SHOWN_BY_THEN_S = 10.0  # after a console's first look: a problem that still stands is shown by then
 # Of the group, and over where a leader is known and the quorum stands.
 WITHOUT_QUORUM = frozenset(
@@ -129,6 +130,7 @@ class Recall:
     began: dict[str, datetime] = field(default_factory=dict)  # of what stood when the console was ended, and may still
     again: dict[str, datetime] = field(default_factory=dict)  # since when what was over for a moment is there again
     looks_since: datetime | None = None
+    looked_at: datetime | None = None
     older: set[str] = field(default_factory=set)  # what stood at a first look, of which nobody knows since when
 
     def began_before(self, problem_id: str) -> datetime | None:
@@ -154,10 +156,21 @@ class Recall:
             over |= {key for key in self.began if is_over(*code_and_member(key), view, explains)}
         self.began = {key: at for key, at in self.began.items() if key not in over or key in self.first_seen}
 
+    def stood_still(self, view: GroupView, now: datetime) -> None:
+        """After a while in which nobody looked (a suspend, a process that was stopped), what had just been noticed has
+        not lasted meanwhile, as far as anybody knows."""
+        last, self.looked_at = self.looked_at, now
+        every_s = max((one.interval_ms or 0.0 for one in view.members), default=0.0) / 1000
+        if last is not None and (now - last).total_seconds() > max(STOOD_STILL_S, 3 * every_s):
+            for key in self.noticed.keys() - self.openings.ids:
+                del self.noticed[key]
+                self.first_seen.pop(key, None)
+
     def move(self, step: ClockStep) -> None:
         """The wall clock was set."""
         self.first_seen, self.noticed = step.each(self.first_seen), step.each(self.noticed)
         self.again, self.looks_since = step.each(self.again), step.moved(self.looks_since)
+        self.looked_at = step.moved(self.looked_at)
         self.began = {key: step.moved_past(at) for key, at in self.began.items()}
         self.leader_since = step.moved(self.leader_since)
         self.openings.move(step)

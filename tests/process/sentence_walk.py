@@ -54,6 +54,7 @@ WRITES_STOPPED: Final = frozenset({"quorum_lost", "no_leader", "votes_lost", "wr
 REMEMBERED: Final = frozenset({"term_flapping", "resends"})
 PAGE_LATE_S: Final = 4.0  # a stream renders twice a second, and says nothing new for two seconds at most
 GAP_S: Final = 1.5
+CAME_LATE_MS, LATE_SHOWN_S = 300.0, 4.0
 
 
 @dataclass(slots=True)
@@ -301,9 +302,16 @@ class Walk:
         for one in view.problems:
             if one.severity != INFO and one.member not in may_be | self.observer.may_be_accused(""):
                 pair = links and one.code in ("slow_link", "one_way", "cut_off", "not_connected")
-                if not pair:
+                if not pair and not self._came_late(one.member, at_s):
                     found.append(f"{at_s:.1f}: accuses {one.member} ({one.code}): {one.text}")
         return found
+
+    def _came_late(self, node: str | None, at_s: float) -> bool:
+        """Whether that member's engine says, then or a little later, that its machine did not let it run."""
+        looks = [
+            view.member(node) for when_s, view in self.observer.looks if at_s - 1.0 <= when_s <= at_s + LATE_SHOWN_S
+        ]
+        return any((one.state.loop_late_ms or 0) > CAME_LATE_MS for one in looks if one and one.state)
 
     def _false_status(self, status: Status) -> list[str]:
         said = status.said

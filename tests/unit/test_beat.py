@@ -6,9 +6,12 @@ import asyncio
 import time
 from datetime import timedelta
 
+import pytest
+
 from app.console.aggregate import STALE_S, reach_of
 from app.console.beat import BEAT_NS, Beat
 from app.console.sample import NodeSample
+from app.health.clock_steps import boot_ns
 from node.background import Background
 from node.views.state import StateView
 from tests.unit.group_story import T0
@@ -28,7 +31,7 @@ def test_time_in_which_the_console_did_nothing_is_no_member_s_silence() -> None:
 def test_a_beat_counts_what_a_loop_stood_still_and_nothing_else() -> None:
     async def work() -> None:
         beat, background = Beat(), Background()
-        began = time.monotonic_ns()
+        began = boot_ns()
         assert beat.stood_still_s(began) == 0, "nobody has looked"
         background.keep("the beat", beat.run)
         await asyncio.sleep(0)
@@ -36,7 +39,24 @@ def test_a_beat_counts_what_a_loop_stood_still_and_nothing_else() -> None:
         at_once = beat.stood_still_s(began)
         await asyncio.sleep(0.01)
         assert 1.9 * BEAT_NS / 1e9 <= at_once <= beat.stood_still_s(began)
-        assert beat.stood_still_s(None) == 0 and beat.stood_still_s(time.monotonic_ns()) == 0
+        assert beat.stood_still_s(None) == 0 and beat.stood_still_s(boot_ns()) == 0
+        await background.stop()
+
+    asyncio.run(work())
+
+
+def test_a_suspend_of_the_machine_is_no_member_s_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers stand still with it: for one look after it all members were said to be silent for as long."""
+    away_ns = 0
+    monkeypatch.setattr("app.console.beat.boot_ns", lambda: boot_ns() + away_ns)
+
+    async def work() -> None:
+        nonlocal away_ns
+        beat, background, began = Beat(), Background(), boot_ns()
+        background.keep("the beat", beat.run)
+        await asyncio.sleep(0)
+        away_ns = 60_000_000_000
+        assert 59.0 <= beat.stood_still_s(began) <= 60.5
         await background.stop()
 
     asyncio.run(work())

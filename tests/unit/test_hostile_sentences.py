@@ -60,6 +60,28 @@ def test_writes_that_are_committed_are_not_said_to_be_stopped() -> None:
     assert "writes_stopped" in {one.code for one in story.look(8).problems}
 
 
+def test_what_was_noticed_before_a_suspend_has_not_lasted_meanwhile() -> None:
+    """A console that is stopped for a minute, and reads after it what it had read before."""
+    story = Story()
+    story.look(4)
+    story.node("n2").rtt_ms = 250
+    assert story.look().pending
+    story.looked += 120
+    view = story.look()
+    assert view.problems == () and view.pending, view.sentence
+    (one,) = story.look(2).problems
+    assert one.code == "slow_link" and "60 s" not in one.text
+    story.looked += 120
+    assert [one.code for one in story.look().problems] == ["slow_link"], "what was shown stays"
+
+
+def test_who_does_not_vote_yet_is_not_in_step_before_it_is_named() -> None:
+    story = Story()
+    story.look(4)
+    story.node("n2").voter_state = "REJOINING"
+    assert headline(story.look()) == "Whether all 3 replicas are in step is not known: n2 does not vote yet."
+
+
 def test_an_engine_that_comes_late_for_one_question_is_not_named_and_not_in_step_either() -> None:
     """On a machine with much to do it was said to be silent for one look, and an event told of it."""
     story = Story()

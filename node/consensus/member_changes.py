@@ -191,7 +191,8 @@ class MemberChanges:
         there, needed = sorted((up & after.voters.keys()) - {but}), majority_of(len(after.voters))
         if len(there) >= needed:
             return ""
-        words = f"{len(there)} of the {len(after.voters)} voters that are left answer ({', '.join(there) or 'none'})"
+        verb = "answers" if len(there) == 1 else "answer"
+        words = f"{len(there)} of the {len(after.voters)} voters that are left {verb} ({', '.join(there) or 'none'})"
         return f"{words}, and {needed} have to: bring one back or add a member first"
 
     # --- its way ------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ Alarm = Callable[[str | None], None]
 
 
 class MachineOptions(NamedTuple):
-    """`directory`: the store's. `save_every`: entries between two snapshots; `kept`: how many of them stay."""
+    """`directory`: the store's. `save_every`: a snapshot is saved behind each so many-th entry of the log; `kept`: how
+    many of them stay."""
 
     choice: str
     directory: Path

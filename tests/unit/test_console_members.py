@@ -98,7 +98,7 @@ def test_a_change_is_preflighted_asked_for_once_and_followed_to_its_end(
 
 def test_what_the_leader_refuses_is_not_asked_for(tmp_path: Path) -> None:
     async def work(kit: Kit) -> None:
-        kit.group.refuses = "1 of the 2 voters that are left answer (n0), and 2 have to"
+        kit.group.refuses = "1 of the 2 voters that are left answers (n0), and 2 have to"
         olga = await kit.person("olga", "operator")
         refused = await olga.change("DELETE", f"{API}/n2")
         assert refused.status_code == 409 and "2 have to" in refused.json()["detail"]

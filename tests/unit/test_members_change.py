@@ -396,7 +396,7 @@ def test_the_only_voter_stays_and_a_group_without_answers_loses_nobody() -> None
     group.crash("n1")
     refused = group.change("n0", MemberChange(REMOVE, "n2"))
     assert refused is not None and refused.code is ResponseCode.ILLEGAL_MEMBER_STATE
-    assert "1 of the 2 voters that are left answer" in refused.detail
+    assert "1 of the 2 voters that are left answers" in refused.detail
 
 
 def test_an_async_group_of_one_grows_to_three() -> None:

@@ -333,7 +333,7 @@ class Walk:
 
     def _false_pages(self) -> list[str]:
         """ "In step" while a break stands, and what no console said: both said one thing for as long as a page may be
-        late, and it says another."""
+        late, and it says another. What is not known may be so for one look, which nobody else had."""
         found = []
         others = [(at_s, view.sentence.headline) for at_s, view in self.observer.looks]
         said = sorted(others + [(at_s, str(view["sentence"]["headline"])) for at_s, view in self.views])
@@ -345,7 +345,8 @@ class Walk:
             times = [from_s, *(one[0] for one in near), to_s]
             is_known = not any(after - before > GAP_S for before, after in pairwise(times))
             known = {bare(one) for _, one in near}
-            late = text and is_known and len(known) == 1 and not any(one in bare(text) for one in known)
+            claims = text and "is not known: " not in text
+            late = claims and is_known and len(known) == 1 and not any(one in bare(text) for one in known)
             if late or (standing and "not known" not in text):
                 found.append(f"{at_s:.1f}: the page says {text!r} with {standing}; its console {near}")
         return found

@@ -11,7 +11,7 @@ from app.health.group_view import GroupView, MemberView
 from node.views.ha import HaConnection, HaView
 
 WAITS_MS: Final = 1000
-SILENT_MS: Final = 6000  # a slave reports every 5 s (haSendHeartbeatInterval), and what it gets at once
+HEARTBEAT_MS: Final = 5000  # haSendHeartbeatInterval, of brokers that do not say theirs
 
 
 def ha_of(one: MemberView) -> HaView | None:
@@ -42,6 +42,12 @@ def connection_of(master: HaView, slave: str) -> HaConnection | None:
     return next((one for one in reversed(master.connections or ()) if one.peer_id == slave), None)
 
 
+def silent_ms_of(view: GroupView) -> int:
+    """For how long nothing may come of a broker that has nothing to say; what a slave gets it reports at once."""
+    said = [one.ha.heartbeat_ms or 0 for one in view.members if one.ha is not None]
+    return max(HEARTBEAT_MS, *said) + WAITS_MS
+
+
 def hangs(one: HaConnection, view: GroupView) -> bool:
     """Whether it says nothing any more, and its connection is there still: its process is stopped, or the way is cut. A
     master drops it after haHousekeepingInterval, and counts it as served so long. One that answers here says itself
@@ -50,12 +56,13 @@ def hangs(one: HaConnection, view: GroupView) -> bool:
     if one.state != "transfer" or member is None:
         return False
     said = ha_of(member)
-    silent_ms = WAITS_MS if one.lag_bytes else SILENT_MS  # one that is only late reports what it gets
+    idle_ms = silent_ms_of(view)
+    silent_ms = WAITS_MS if one.lag_bytes else idle_ms  # one that is only late reports what it gets
     if said is None:
         return one.last_heard_ms is None or one.last_heard_ms > silent_ms
     theirs = None if said.following is None else said.following.last_heard_ms
     return one.last_heard_ms is not None and (
-        one.last_heard_ms > SILENT_MS or (theirs is not None and min(one.last_heard_ms, theirs) > silent_ms)
+        one.last_heard_ms > idle_ms or (theirs is not None and min(one.last_heard_ms, theirs) > silent_ms)
     )
 
 

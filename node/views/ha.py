@@ -181,6 +181,7 @@ class HaView(View):
     in_sync_replicas: Whole | None = None
     cuts_back: Flag | None = None
     slave_fall_behind_max_bytes: Whole | None = None
+    heartbeat_ms: Whole | None = None
     broken_by: Text | None = None
     log_version: Text | None = None
     pins: tuple[HaPin, ...] | None = Field(default=None, max_length=HA_ITEMS_MAX)

@@ -279,6 +279,19 @@ def test_a_slave_that_is_cut_off_and_answers_here_is_named(master: dict[str, int
     assert "1 slave is served, and s1 says nothing." in view.sentence.rest
 
 
+def test_brokers_that_say_something_less_often_are_not_called_cut_off() -> None:
+    """haSendHeartbeatInterval is theirs to set: where nothing was sent, a slave was cut off and in step in turns."""
+    pair = FakePair()
+    for name in ("s1", "s2"):
+        pair.ha[name]["heartbeat_ms"] = 15_000
+        pair.link(name)["last_heard_ms"] = pair.ha[name]["following"]["last_heard_ms"] = 14_000
+    assert pair.view().sentence.headline == "Both slaves are in step."
+    pair.alive["s1"] = False
+    assert "2 slaves are served." in pair.view().sentence.rest, "what it said last counts where it does not answer here"
+    pair.alive["s1"], pair.link("s1")["last_heard_ms"] = True, 17_000
+    assert [(one.code, one.member) for one in pair.view().problems] == [("ha_slave_gone", "s1")]
+
+
 def test_a_slave_that_says_that_it_is_not_served_is_not_in_step_though_its_master_has_its_connection_still() -> None:
     pair = FakePair()
     pair.ha["s1"]["following"].update(state="ready", reason="connection refused")

@@ -107,7 +107,7 @@ class PairView:
             "begin_offset": log.min_offset, "flushed_offset": log.flushed_offset, "end_offset": log.max_offset,
             "dispatched_offset": self._store.end_position, "file_bytes": log.file_bytes, "files": len(log.starts),
             "flush": node.flush.value, "in_sync_replicas": ha.in_sync_replicas, "cuts_back": ha.cuts_back,
-            "slave_fall_behind_max_bytes": ha.slave_fall_behind_max_bytes,
+            "slave_fall_behind_max_bytes": ha.slave_fall_behind_max_bytes, "heartbeat_ms": ha.heartbeat_ms,
             "broken_by": log.broken_by or None, "log_version": f"{pair.run}-{log.cuts}",
             "connections": [self._connection(one, now) for one in service.connections],
             "following": None if pair.role.is_master else self._following(now),

@@ -38,8 +38,7 @@ def checked_url(text: str) -> str:
     url = text.strip()
     try:
         parts, asked = urlsplit(url), httpx2.URL(url)
-        if parts.hostname and (asked.raw_host.decode(), asked.port or parts.port) != (parts.hostname, parts.port):
-            raise ValueError("its host and port can be read in two ways")
+        ours, theirs = (parts.hostname, parts.port), (asked.raw_host.decode().lower(), asked.port or parts.port)
     except (ValueError, httpx2.InvalidURL) as error:
         raise ValueError(f"the URL cannot be read: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -48,6 +47,8 @@ def checked_url(text: str) -> str:
         raise ValueError("a webhook's URL carries no user and password; the signature proves who sends")
     if parts.fragment or len(url) > URL_CHARS_MAX or not url.isascii() or any(one.isspace() for one in url):
         raise ValueError(f"a webhook's URL has no fragment, no spaces, and at most {URL_CHARS_MAX} ASCII characters")
+    if ours != theirs:
+        raise ValueError("the URL cannot be read: its host and port can be read in two ways")
     return url
 
 

@@ -116,7 +116,7 @@ def test_no_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -
         ("http://", "names a host"), ("http://u:p@h/x", "no user"), ("http://h:99999/", "cannot be read"),
         ("http://h/a b", "no spaces"), ("http://h/#x", "fragment"), ("http://h/" + "a" * 1000, "at most"),
         ("http://[::1/", "cannot be read"), ("https://[::ffff:1.2.3.4]65536", "cannot be read"),
-        ("http://h/\r\nx: y", "ASCII|spaces|read"),
+        ("http://h/\r\nx: y", "ASCII|spaces|read"), ("https://b\u00fccher.example/x", "ASCII"),
     ],
 )  # fmt: skip
 def test_urls_that_are_refused(url: str, why: str) -> None:
@@ -127,7 +127,7 @@ def test_urls_that_are_refused(url: str, why: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["https://H.example:443/x", "http://[::1]:80/x", "http://xn--bcher-kva.example/x", "http://h./x?y=%20&z[]=1",
-     "HTTP://h:08080", "http://[0:0::ffff:1.2.3.4]/", "http://h_1:/x"],
+     "https://[2001:DB8::1]:8443/x", "HTTP://h:08080", "http://[0:0::ffff:1.2.3.4]/", "http://h_1:/x"],
 )  # fmt: skip
 def test_urls_that_are_taken(url: str) -> None:
     assert checked_url(url) == url

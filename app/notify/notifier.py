@@ -124,11 +124,11 @@ class Notifier:
             self.rests -= 1
         elif now - self.started_at >= timedelta(seconds=OPENS_AFTER_S):
             self.look(now)
+        await self.save()
+        self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
         behind = ours_is_behind(self.console.samples)
         if behind is False or (behind is None and now - self.started_at >= timedelta(seconds=OVER_AFTER_START_S)):
             await self.shorten_mutes(now)
-        await self.save()
-        self.outbox.deliver([row.id for row in self.routes.values() if row.enabled])
         await self.trim(now)
 
     def clock_set(self, step: ClockStep) -> None:

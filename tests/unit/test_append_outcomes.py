@@ -65,11 +65,11 @@ class Filling:
 
 def test_what_a_full_leader_refused_goes_to_who_leads_a_moment_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """`append` ended with 1, though another member led by then."""
-    monkeypatch.setattr("app.commands.ledger.HANDS_OVER_WITHIN_S", 0.2)
     client: Any = Filling(3)
     tally = Tally()
     assert asyncio.run(append_where_there_is_room(client, [b"a", b"b"], 7, tally)) == 9
     assert (tally.appended, tally.ranges, tally.unknown, client.asked) == (2, [[7, 8]], 0, 3)
+    monkeypatch.setattr("app.commands.ledger.HANDS_OVER_WITHIN_S", 0.2)
     for refused in (Filling(1_000_000), Filling(1, ResponseCode.UNEXPECTED_ARGUMENT)):
         client, tally = refused, Tally()
         with pytest.raises(NotAppended):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from app.commands.control_calls import control_answer, control_state
+from app.commands.control_calls import HTTP_TIMEOUT_S, control_answer, control_state
 from app.commands.endings import Exit, Failure, Unheard
 from app.commands.targets import Target
 
@@ -24,12 +24,25 @@ Json = dict[str, Any]
 
 
 def urls_of(target: Target) -> Mapping[str, str]:
-    """Control planes by member, but those that may not see the token. Raises Failure."""
+    """Control planes by member. Raises Failure."""
     if not target.control_urls:
         text = "which control plane? give --node http://HOST:PORT, of any member: brokers are asked through it"
         raise Failure(Exit.USAGE, text)
-    shown = {one: url for one, url in target.control_urls.items() if target.not_shown(url) is None}
-    return shown or {target.asked or "": target.given or ""}
+    return target.control_urls
+
+
+def asked(target: Target, url: str, resource: str, within_s: float = HTTP_TIMEOUT_S) -> tuple[int, Json]:
+    """What is there to look at; without the token where only members name that address. Raises Failure."""
+    try:
+        return control_answer("GET", url, resource, target.token_for(url), tls=target.control_tls, within_s=within_s)
+    except Failure as failure:
+        raise with_reason(failure, target, url) from failure
+
+
+def with_reason(failure: Failure, target: Target, url: str) -> Failure:
+    """A refusal says so where it is for want of a token that is held, and was not shown."""
+    why = target.not_shown(url)
+    return failure if failure.code != Exit.DENIED or why is None else Failure(Exit.DENIED, f"{failure}; {why}")
 
 
 def path_of(*parts: str, **query: Any) -> str:
@@ -51,7 +64,7 @@ def leader_first(target: Target) -> list[str]:
 
     def place(url: str) -> tuple[int, int]:
         try:
-            state = control_state(url, None, target.token, target.control_tls, SAYS_WITHIN_S)
+            state = control_state(url, None, target.token_for(url), target.control_tls, SAYS_WITHIN_S)
         except Failure:
             return 2, 0
         return (0, -(state.term or 0)) if state.role == "LEADER" else (1, 0)
@@ -66,9 +79,9 @@ def look(target: Target, resource: str, urls: Sequence[str] | None = None) -> Js
     last = Failure(Exit.UNREACHABLE, "no member answers")
     for url in urls or leader_first(target):
         try:
-            status, content = control_answer("GET", url, resource, target.token, tls=target.control_tls)
+            status, content = asked(target, url, resource)
         except Failure as failure:
-            if failure.code != Exit.UNREACHABLE:
+            if failure.code != Exit.UNREACHABLE and target.not_shown(url) is None:
                 raise
             last = failure
             continue
@@ -98,7 +111,7 @@ def change(target: Target, method: str, resource: str, body: Json | None = None)
     """By whoever leads, whom any member names that is reached. Raises Failure."""
     urls = list(urls_of(target).values())
     url = target.given or urls[0]
-    others = [one for one in urls if one != url]
+    others = [one for one in urls if one != url and target.not_shown(one) is None]
     content: Json = {}
     hops = 0
     while hops < HOPS_MAX:

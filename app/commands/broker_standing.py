@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from app.commands.broker_calls import with_reason
 from app.commands.control_calls import SILENT_AFTER_S, control_state
-from app.commands.endings import Exit, Failure
+from app.commands.endings import Failure
 from app.commands.standing import AskedMember
 from app.commands.targets import Target
 from node.views.state import AlarmView, StateView
@@ -33,12 +34,10 @@ async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> 
 
 
 def state_at(target: Target, url: str) -> StateView | Failure:
-    if (why := target.not_shown(url)) is not None:
-        return Failure(Exit.DENIED, why)
     try:
-        return control_state(url, None, target.token, target.control_tls, SILENT_AFTER_S)
+        return control_state(url, None, target.token_for(url), target.control_tls, SILENT_AFTER_S)
     except Failure as failure:
-        return failure
+        return with_reason(failure, target, url)
 
 
 def has_broker(state: StateView | Failure) -> bool:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from app.commands.broker_calls import failure_of, urls_of
-from app.commands.control_calls import SILENT_AFTER_S, control_answer
+from app.commands.broker_calls import asked, failure_of, urls_of
+from app.commands.control_calls import SILENT_AFTER_S
 from app.commands.endings import Exit, Failure, Unheard
 from app.commands.messages import in_columns
 from app.commands.output import JsonOption, show, show_json, show_lines
@@ -26,22 +26,20 @@ commands = typer.Typer(help="The brokers of a group.", no_args_is_help=True, ric
 
 def brokers_of(target: Target) -> list[Json]:
     """What each says, by member; one whose control plane does not answer is `unknown`. Raises Failure."""
-    urls = sorted((target.control_urls or urls_of(target)).items())
+    urls = sorted(urls_of(target).items())
     with ThreadPoolExecutor(max_workers=len(urls)) as threads:  # all at once: one that hangs holds up no other
         return list(threads.map(lambda one: broker_of(target, *one), urls))
 
 
 def broker_of(target: Target, member_id: str, url: str) -> Json:
     """Raises Failure."""
-    if (why := target.not_shown(url)) is not None:
-        return {"broker": "unknown", "reason": why, "self_id": member_id}
     try:
-        status, said = control_answer(
-            "GET", url, "broker", target.token, tls=target.control_tls, within_s=SILENT_AFTER_S
-        )
+        status, said = asked(target, url, "broker", SILENT_AFTER_S)
     except Unheard as unheard:
         return {"broker": "unknown", "reason": str(unheard), "silence": unheard.silence, "self_id": member_id}
     except Failure as failure:
+        if failure.code == Exit.DENIED and target.not_shown(url) is not None:
+            return {"broker": "unknown", "reason": str(failure), "denied": True, "self_id": member_id}
         if failure.code != Exit.UNREACHABLE:
             raise
         status, said = 503, {"detail": str(failure)}
@@ -68,8 +66,8 @@ def trouble_of(one: Json) -> str | None:
 
 
 def without_master(found: Sequence[Json]) -> str:
-    """Of a member whose control plane does not answer nobody knows what its broker is."""
-    unheard = [one["self_id"] for one in found if "silence" in one]
+    """Of a member whose control plane does not answer, or not without a token, nobody knows what its broker is."""
+    unheard = [one["self_id"] for one in found if "silence" in one or "denied" in one]
     if unheard:
         return f"no broker that is known of is master; whether {' or '.join(unheard)} has one is not known"
     return "no broker is master: messages are not taken now"
@@ -98,7 +96,7 @@ def list_brokers(target: Target, as_json: JsonOption = False) -> int:
         show_lines(in_columns(rows))
         if len(masters) != 1:
             show(f"masters: {masters}" if masters else without_master(found))
-    if any(one["broker"] == "unknown" for one in found) and masters:
+    if any(one["broker"] == "unknown" and (masters or "denied" in one) for one in found):
         return Exit.UNDETERMINED
     return Exit.FINE if len(masters) == 1 and not any(map(trouble_of, found)) else Exit.FINDING
 
@@ -111,7 +109,7 @@ def describe_broker(
     as_json: JsonOption = False,
 ) -> int:
     """Print one member's broker with its last changes of role, and what each step took."""
-    if member not in (target.control_urls or urls_of(target)):
+    if member not in urls_of(target):
         raise Failure(Exit.USAGE, f"{member} is none of {', '.join(sorted(target.control_urls))}")
     [one] = [one for one in brokers_of(target) if one["self_id"] == member]
     trouble = trouble_of(one)

@@ -97,7 +97,7 @@ def control_answer(
         content = json.loads(raw)
     if changes and status in MAY_BE_DONE:
         said = content if isinstance(content, dict) else {}
-        why = said.get("detail") or said.get("title") or "no word of a control plane's"
+        why = reason_in(said, "no word of a control plane's")
         raise Failure(Exit.UNKNOWN_OUTCOME, f"outcome unknown: {base} answered {status}: {why}")
     if not isinstance(content, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")

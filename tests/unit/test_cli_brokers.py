@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from app.cli import run
-from app.commands import broker_calls, brokers
+from app.commands import broker_calls
 from app.commands.endings import Exit, Silence, Unheard
 from app.commands.targets import Target
 from node.control.openapi import examples
@@ -22,9 +22,11 @@ Json = dict[str, Any]
 
 
 class Planes:
-    """Two members' control planes in one server: n0 follows, n1 leads. `answers`: instead of the examples'."""
+    """Two members' control planes in one server: n0 follows, n1 leads. `answers`: instead of the examples'; `token`:
+    what they want to be shown, where they do."""
 
     def __init__(self) -> None:
+        self.token: str | None = None
         self.answers: dict[tuple[str, str], tuple[int, Json]] = {}
         self.asked: list[tuple[str, str, Json | None]] = []
         planes = self
@@ -33,7 +35,10 @@ class Planes:
             def do(self) -> None:
                 length = int(self.headers.get("content-length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
-                status, content = planes.answer(self.command, urlsplit(self.path).path, body)
+                if planes.token is None or self.headers.get("authorization") == f"Bearer {planes.token}":
+                    status, content = planes.answer(self.command, urlsplit(self.path).path, body)
+                else:
+                    status, content = 401, {"detail": "This control plane wants a token"}
                 data = json.dumps(content).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(data)))
@@ -175,17 +180,50 @@ def test_a_member_that_cannot_be_asked_is_not_denied_to_be_master(
 ) -> None:
     """It took messages, its control plane stopped, and `broker list` said that no messages are taken."""
     planes.answers["GET", "broker"] = 200, examples()["get /api/v1/broker"]["response"] | {"role": "SLAVE"}
-    works = brokers.control_answer
+    works = broker_calls.control_answer
 
     def answer(method: str, url: str, *given: Any, **named: Any) -> Any:
         if url.endswith("/n1"):
             raise Unheard(Exit.UNREACHABLE, f"{url} says nothing", Silence.NO_WORD)
         return works(method, url, *given, **named)
 
-    monkeypatch.setattr(brokers, "control_answer", answer)
+    monkeypatch.setattr(broker_calls, "control_answer", answer)
     assert asked_of(planes, "broker", "list") != 0
     out = capsys.readouterr().out
     assert "no broker is master" not in out and "whether n1 has one is not known" in out
+
+
+def test_members_that_want_no_token_are_looked_at_without_the_one_that_is_held(
+    planes: Planes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the console's, say. What members only name gets no token, and is asked all the same."""
+    monkeypatch.setenv("QUORUMSCOPE_TOKEN", "that-of-a-console-0123456789")
+    assert asked_of(planes, "broker", "list") == 0
+    assert "MASTER" in capsys.readouterr().out
+    assert asked_of(planes, "topic", "list") == 0
+
+
+def test_who_is_master_is_not_known_where_the_others_want_a_token_that_they_are_not_shown(
+    planes: Planes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes.token = "an-operators-token-0123456789"
+    monkeypatch.setenv("QUORUMSCOPE_TOKEN", planes.token)
+    assert asked_of(planes, "broker", "list") == Exit.UNDETERMINED
+    out = capsys.readouterr().out
+    assert "no broker is master" not in out and "whether n1 has one is not known" in out
+    assert f"only members name {planes.base}/n1: no token is shown there before --node names it" in out
+    assert asked_of(planes, "topic", "list") == 0
+    assert asked_of(planes, "topic", "create", "T") == Exit.FINDING, "n1 leads"
+    assert f"only members name {planes.base}/n1" in capsys.readouterr().err
+    assert not [who for who, _what, _body in planes.asked if who.endswith(" n1")], "none of them was answered"
+
+
+def test_why_nobody_knows_whether_a_change_was_made_is_said_in_bounds(
+    planes: Planes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planes.answers["PUT", "topics/T"] = 500, {"detail": "x" * 500_000}
+    assert asked_of(planes, "topic", "create", "T") == Exit.UNKNOWN_OUTCOME
+    assert len(capsys.readouterr().err) < 4000
 
 
 def test_what_the_leader_has_is_shown_and_not_what_one_that_is_cut_off_has(planes: Planes) -> None:

@@ -49,9 +49,9 @@ CLOCK_STEPS_S: Final = (-90_000.0, -7_200.0, -45.0, -4.0, 4.0, 45.0, 7_200.0, 90
 CODES: Final = {"critical": 1, "attention": 1, "unknown": 2, "ok": 0}
 # No write gets through, they say.
 WRITES_STOPPED: Final = frozenset({"quorum_lost", "no_leader", "votes_lost", "writes_stopped", "commit_stalled"})
-
-
 REMEMBERED: Final = frozenset({"term_flapping", "resends"})
+LINKS: Final = frozenset({"partition", "deafen", "mute", "slow"})
+PAUSES: Final = frozenset({"pause", "pause_control"})
 PAGE_LATE_S: Final = 4.0  # a stream renders twice a second, and says nothing new for two seconds at most
 GAP_S: Final = 1.5
 CAME_LATE_MS, LATE_SHOWN_S = 300.0, 4.0
@@ -114,6 +114,7 @@ class Walk:
 
     async def kill(self, node: str) -> None:
         os.kill(self._engine(node), signal.SIGKILL)
+        self.end_with(frozenset({"pause"}), {node})  # another engine is started
 
     async def partition(self, node: str) -> float:
         self.observer.demo.links.isolate(node)
@@ -195,23 +196,28 @@ class Walk:
         return fault
 
     async def mend(self, fault: Fault) -> None:
-        """Links are mended whole, so that two faults of one member's links end together."""
-        now_s = time.monotonic()
-        fault.mended_s = min(fault.mended_s, now_s)
+        """All links are mended at once, and all processes of a member go on together."""
+        fault.mended_s = min(fault.mended_s, time.monotonic())
         node, pid = fault.node, self.observer.demo.members[fault.node].pid
-        if fault.kind in ("partition", "deafen", "mute", "slow"):
-            for other in self.faults:
-                if other.kind in ("partition", "deafen", "mute", "slow") and other.mended_s > fault.mended_s:
-                    other.mended_s = fault.mended_s
+        if fault.kind in LINKS:
+            self.end_with(LINKS, set(self.nodes))
             for one in self.nodes:
                 self.observer.demo.links.mend(one)
         elif fault.kind == "fill":
             self._limit(node, resource.RLIM_INFINITY)
-        elif fault.kind in ("pause", "pause_control"):
+        elif fault.kind in PAUSES:
+            self.end_with(PAUSES, {node})
             for one in descendants_of(pid):
                 with suppress(ProcessLookupError):
                     os.kill(one, signal.SIGCONT)
         self.say(f"{fault.mended_s:.1f} mended {fault.kind} {node}")
+
+    def end_with(self, kinds: frozenset[str], nodes: set[str]) -> None:
+        """Those faults are over with another one's end, or its beginning."""
+        now_s = time.monotonic()
+        for one in self.faults:
+            if one.kind in kinds and one.node in nodes:
+                one.mended_s = min(one.mended_s, now_s)
 
     async def step(self) -> None:
         """One fault, or two that overlap, and their end."""

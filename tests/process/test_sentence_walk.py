@@ -65,6 +65,15 @@ def test_in_step_is_false_while_a_break_is_known() -> None:
     assert "in step" in found
 
 
+def test_what_ended_with_another_fault_stands_no_longer() -> None:
+    """A member's engine that is paused and killed is another one, and does not stand still."""
+    faults = [Fault(kind, node, 1.0, 1.0) for kind in ("pause", "pause_control") for node in ("n1", "n2")]
+    made = Walk(Observer(None, None, [], {}), random.Random(1), None, None, faults=faults)  # type: ignore[arg-type]
+    made.end_with(frozenset({"pause"}), {"n1"})
+    later_s = time.monotonic() + 1.0
+    assert [(one.kind, one.node) for one in faults if not one.stands(later_s)] == [("pause", "n1")]
+
+
 def test_who_was_not_broken_may_not_be_accused() -> None:
     assert walked((15.0, silent()), faults=(Fault("kill", "n2", 10.0, None),)) == []
     (found,) = walked((15.0, silent()), faults=(Fault("kill", "n1", 10.0, None),))

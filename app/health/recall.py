@@ -131,6 +131,7 @@ class Recall:
     again: dict[str, datetime] = field(default_factory=dict)  # since when what was over for a moment is there again
     looks_since: datetime | None = None
     looked_at: datetime | None = None
+    anew: set[str] = field(default_factory=set)  # noticed anew, once: looks may be as far apart each time
     older: set[str] = field(default_factory=set)  # what stood at a first look, of which nobody knows since when
 
     def began_before(self, problem_id: str) -> datetime | None:
@@ -162,7 +163,8 @@ class Recall:
         last, self.looked_at = self.looked_at, now
         every_s = max((one.interval_ms or 0.0 for one in view.members), default=0.0) / 1000
         if last is not None and (now - last).total_seconds() > max(STOOD_STILL_S, 3 * every_s):
-            for key in self.noticed.keys() - self.openings.ids:
+            for key in self.noticed.keys() - self.openings.ids - self.anew:
+                self.anew.add(key)
                 del self.noticed[key]
                 self.first_seen.pop(key, None)
 
@@ -256,6 +258,7 @@ class Recall:
     def forget_all_but(self, problem_ids: set[str]) -> None:
         """What is not seen, and not open from before; what an earlier console reported of it is over as well."""
         self.older &= problem_ids
+        self.anew &= problem_ids
         for gone in self.noticed.keys() - problem_ids:
             del self.first_seen[gone], self.noticed[gone]
             self.again.pop(gone, None)

@@ -75,6 +75,17 @@ def test_what_was_noticed_before_a_suspend_has_not_lasted_meanwhile() -> None:
     assert [one.code for one in story.look().problems] == ["slow_link"], "what was shown stays"
 
 
+def test_a_console_whose_looks_are_far_apart_names_what_lasts() -> None:
+    """On a machine with far too much to do each look was the first one, and nothing was ever named."""
+    story = Story()
+    story.look(4)
+    story.group.lead(None)
+    for _ in range(3):
+        story.looked += 12
+        view = story.look()
+    assert "no_leader" in {one.code for one in view.problems}, view.sentence
+
+
 def test_who_does_not_vote_yet_is_not_in_step_before_it_is_named() -> None:
     story = Story()
     story.look(4)

@@ -1,4 +1,4 @@
-"""Who of the members that hear the leader would not hold a new write, and what that leaves of the quorum. Pure.
+"""Who of the members that hear the leader would not confirm a new write, and what that leaves of the quorum. Pure.
 
 A quorum that hears each other is not yet one that writes get through: a member whose disk is full, whose log is damaged
 or that is still being brought into step answers every heartbeat, and confirms nothing. Invariant: only what is known
@@ -12,12 +12,13 @@ from typing import Final
 
 from app.health.facts import join, seconds_since, time_of
 from app.health.group_view import GroupView, MemberView
-from app.health.links import heard_ms
+from app.health.links import ASK_NOBODY, heard_ms
 from app.health.members import COUNTED_MS, codes_of, peers_full
 
 NOT_APPEND_S: Final = 1.5  # a moment of COMPARE belongs to every election
 FULL: Final = "its disk is full"
 DAMAGED: Final = "it cannot read part of its log"
+NO_VOTE: Final = "it does not vote until it has caught up"
 DIVERGED: Final = "it has DIVERGED"
 UNREACHED: Final = "its leader has no connection to it"
 
@@ -53,9 +54,11 @@ def counted(leader: MemberView, one: MemberView) -> bool:
 
 
 def out_of_step(one: MemberView, view: GroupView) -> str:
-    """Why a follower holds nothing new, by its own word or by what its leader does with it; empty: it does."""
+    """Why a follower confirms nothing new, by its own word or by what its leader does with it; empty: it does."""
     if one.reach == "ok" and one.state is not None and one.state.faults:
         return DAMAGED
+    if one.reach == "ok" and one.state is not None and one.state.voter_state in ASK_NOBODY:
+        return NO_VOTE  # what it has acknowledged has no share in any quorum
     known = view.leader.state.peer(one.id) if view.leader is not None and view.leader.state is not None else None
     if known is not None and known.connected is False:
         return UNREACHED  # who reaches its leader is heard all the same

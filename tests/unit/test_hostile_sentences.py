@@ -93,6 +93,20 @@ def test_who_does_not_vote_yet_is_not_in_step_before_it_is_named() -> None:
     assert headline(story.look()) == "Whether all 3 replicas are in step is not known: n2 does not vote yet."
 
 
+def test_who_does_not_vote_yet_is_no_spare_member() -> None:
+    """It has no share in any quorum (E8), though its leader hears it: one more failure ends writes."""
+    story = Story()
+    story.look(4)
+    story.node("n2").voter_state = "REJOINING"
+    view = story.look(8)
+    assert "Quorum stands, but one more failure stops writes" in view.sentence.rest
+    assert "n2 confirms no new writes" in view.sentence.rest
+    (one,) = view.problems
+    assert one.code == "voter_restricted" and "survive 1 more failure" not in one.at_stake
+    story.node("n1").alive, story.node("n1").ack_ms = False, 9_000
+    assert "writes_stopped" in {one.code for one in story.look(8).problems}
+
+
 def test_an_engine_that_comes_late_for_one_question_is_not_named_and_not_in_step_either() -> None:
     """On a machine with much to do it was said to be silent for one look, and an event told of it."""
     story = Story()

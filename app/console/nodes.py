@@ -34,6 +34,7 @@ from node.measured_tls import client_context
 from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
+DEPTH_MAX: Final = 128  # of an answer: the body of an entry, as JSON in it, has 64 levels at most
 ANSWER_BYTES_MAX: Final = 16 << 20
 VIEW_BYTES_MAX: Final = 512 << 10
 LONG: Final = ("entries", "truncations", "segments", "snapshots", "digests", "messages", "consumer-groups")
@@ -206,7 +207,11 @@ class Nodes:
         return body
 
     async def get(self, control_url: str, path: str, **params: Any) -> dict[str, Any]:
-        return await self.json("GET", control_url, path, params=params)
+        """What may be handed on as it is. Raises NodeUnreachable."""
+        body = await self.json("GET", control_url, path, params=params)
+        if is_nested_beyond(body, DEPTH_MAX):
+            raise NodeUnreachable(f"{control_url} answered {path} nested deeper than {DEPTH_MAX}", code="not_json")
+        return body
 
     async def content(self, control_url: str, path: str, **more: Any) -> Answer:
         """Bytes as they are, 200 or 206; NodeRefused for an error status. Raises NodeUnreachable."""
@@ -225,13 +230,25 @@ def json_of(answer: Answer) -> Any:
         return None
 
 
+def is_nested_beyond(value: Any, depth_max: int) -> bool:
+    """What is nested by the hundreds is read, and cannot be written again."""
+    level = [value]
+    for _ in range(depth_max):
+        nested = [one for one in level if isinstance(one, (dict, list))]
+        level = [inner for one in nested for inner in (one.values() if isinstance(one, dict) else one)]
+        if not level:
+            return False
+    return True
+
+
 def check_status(answer: Answer, control_url: str, path: str) -> None:
     if 300 <= answer.status_code < 400:
         raise NodeUnreachable(f"{control_url} answered {path} with a redirect; it is not followed", code="redirect")
     if answer.status_code >= 400:
         body, wait = json_of(answer), answer.headers.get("retry-after", "")
         wait_s = min(int(wait), WAIT_S_MAX) if wait.isascii() and wait.isdigit() and len(wait) < 10 else None
-        raise NodeRefused(answer.status_code, body if isinstance(body, dict) else {}, control_url, wait_s)
+        said = body if isinstance(body, dict) and not is_nested_beyond(body, DEPTH_MAX) else {}
+        raise NodeRefused(answer.status_code, said, control_url, wait_s)
 
 
 async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> bytes:

@@ -112,7 +112,8 @@ class Introspection:
         table = self._context.topics
         known = [name for name in table.topics if asked.get("system") or not self._is_system(name)]
         names, following = page(known, asked)
-        return _json({"items": [await self._topic(one) for one in names], "next": following})
+        kept = [await self._topic(one) for one in names if one in table.topics]  # one may be deleted meanwhile
+        return _json({"items": kept, "next": following})
 
     async def _one_topic(self, asked: Asked) -> Reply:
         name = str(asked["topic"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from node.broker import introspection
 from node.broker.group_lag import GroupLag, averagely
 from node.broker.introspection import INTROSPECT, Introspection
 from node.broker.requests import clients, groups, held_pulls, key_queries, locks, pulls, topics
@@ -190,6 +191,21 @@ def test_a_question_that_meets_a_disk_error_is_answered() -> None:
             (Answer.SYSTEM_ERROR, "OSError: [Errno 5] Input/output error")
         ]
         assert peer.open == 0
+
+    asyncio.run(story())
+
+
+def test_topics_are_listed_though_one_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(introspection, "LET_IN_EVERY", 1)
+
+    async def story() -> None:
+        broker = Broker()
+        listing = asyncio.ensure_future(Introspection(broker.context, dict, lambda _topic: None)._topics({"system": 1}))
+        await asyncio.sleep(0)
+        first, *_others, last = sorted(broker.context.topics.topics)
+        del broker.context.topics.topics[last]
+        names = [one["topic"] for one in json.loads(bytes((await listing).body))["items"]]
+        assert first in names and last not in names
 
     asyncio.run(story())
 

@@ -14,7 +14,7 @@ import pytest
 from app.console import nodes as nodes_module
 from app.console.addresses import normal_control_url, origin_of
 from app.console.errors import Invalid, NodeUnreachable
-from app.console.nodes import Nodes
+from app.console.nodes import NodeRefused, Nodes
 from app.console.settings import ConsoleSettings, Seed
 from app.security.sealed import Seal, SealError
 from tests.unit.console_kit import Kit, run, running
@@ -210,6 +210,30 @@ async def ask(transport: httpx2.AsyncBaseTransport) -> str:
     finally:
         await client.close()
     return str(caught.value.code)
+
+
+def test_an_answer_that_is_nested_by_the_hundreds_is_left() -> None:
+    """It was read, and could not be handed on: the console's own error (500)."""
+
+    def nested(depth: int) -> httpx2.MockTransport:
+        content = f'{{"items": [{{"body": {"[" * depth}{"]" * depth}}}]}}'.encode()
+        return httpx2.MockTransport(lambda _request: httpx2.Response(200, content=content))
+
+    async def work() -> None:
+        assert await ask(nested(300)) == await ask(nested(900)) == "not_json"
+        refusal = httpx2.MockTransport(
+            lambda _request: httpx2.Response(409, content=b'{"more":%s' % (b"[" * 300 + b"]" * 300 + b"}"))
+        )
+        client = Nodes(ConsoleSettings(), refusal)
+        with pytest.raises(NodeRefused) as refused:
+            await client.get("http://127.0.0.1:1", "entries")
+        assert "more" not in refused.value.extra
+        await client.close()
+        client = Nodes(ConsoleSettings(), nested(64))
+        assert (await client.get("http://127.0.0.1:1", "entries"))["items"]
+        await client.close()
+
+    run(work())
 
 
 def test_an_answer_without_an_end_is_left_at_its_bound() -> None:

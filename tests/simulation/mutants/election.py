@@ -222,6 +222,10 @@ ELECTION = (
                 "VoterState.FORMING if init else VoterState.REJOINING",
                 "VoterState.FORMING if init else VoterState.VOTER",
             ),
+            ignored(
+                "node.store.recovery.opening:_settle_voter_state",
+                "slot is None and ours and hard.voter_state is VoterState.VOTER",
+            ),
         ),
         {**WIPES, "drop": 0.02},
     ),

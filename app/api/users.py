@@ -12,7 +12,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import Field
 from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import StreamingResponse
 
@@ -87,8 +86,6 @@ async def add_user(body: NewUser, request: Request, sessions: SessionsDep, respo
             link = await links.issue_in(db, body.name, body.role, groups=dict(body.cluster_roles))
         except GrantError as error:
             raise Invalid(str(error)) from None
-        except IntegrityError:  # on PostgreSQL another call of that time has the name
-            raise Conflict(f"There is a user {body.name} already; names differ by more than case.") from None
         user = await find(db, body.name)
         shown = user_json(user)
     response.headers["location"] = f"/api/v1/users/{body.name}"

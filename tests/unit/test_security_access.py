@@ -11,7 +11,6 @@ import pytest
 from pwdlib.hashers import HasherProtocol
 from sqlalchemy import select, update
 
-from app.api import users as users_api
 from app.console.login import safe_next
 from app.db.base import utc_now
 from app.db.models import ApiToken, LoginLink, LoginSession, User
@@ -296,24 +295,6 @@ def test_a_wrong_token_does_not_fall_back_to_the_cookie(tmp_path: Path, given: s
         async with running(tmp_path, seeded=False) as kit:
             ann = await kit.person()
             assert (await ann.get("/api/v1/me", headers={"authorization": given})).status_code == 401
-
-    run(work())
-
-
-def test_a_user_that_is_added_twice_at_once_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On PostgreSQL neither call sees the other one's row, and the second was the console's own error (500)."""
-
-    async def nobody(*_: object) -> None:
-        return None
-
-    async def work() -> None:
-        async with running(tmp_path, seeded=False) as kit:
-            ann = await kit.person()
-            assert (await ann.change("POST", "/api/v1/users", json={"name": "bea"})).status_code == 201
-            monkeypatch.setattr(users_api, "user_named", nobody)
-            monkeypatch.setattr(links, "user_named", nobody)
-            again = await ann.change("POST", "/api/v1/users", json={"name": "Bea"})
-            assert again.status_code == 409 and "There is a user Bea already" in again.text
 
     run(work())
 

@@ -98,6 +98,8 @@ def test_status_ends_as_it_says_and_as_the_console_says() -> None:
     assert walked(broken, faults=fault, statuses=[Status(9.5, 10.5, 1, worse)]) == []
     assert walked(well, statuses=[Status(9.5, 10.5, 0, worse)]), "its own output says otherwise"
     assert walked(broken, faults=fault, statuses=[Status(9.5, 10.5, 0, fine)]), "the console says otherwise"
+    hangs = (Fault("pause_control", "n2", 5.0, 6.0),)
+    assert walked(broken, faults=hangs, statuses=[Status(9.5, 10.5, 0, fine)]) == [], "it asks the engines"
 
 
 def test_a_page_says_what_its_console_says() -> None:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import sqlite3
 import subprocess
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from app.db.engine import open_engine, open_sessions
 from app.db.models import ApiToken
 from app.db.opened_file import OpenedFile
 from node.certificates import ends_of, not_after
-from tests.unit.console_kit import run, running
+from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.receivers import Receiver, http_receiver
 
 T0 = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
@@ -256,29 +257,36 @@ def test_a_database_whose_directory_is_none_any_more_is_refused_as_one_whose_fil
         file.check()
 
 
+@asynccontextmanager
+async def removed(kit: Kit, ann: Person, file: Path, said: str) -> AsyncIterator[None]:
+    """A file of the database is moved away, and put back at the end: the problem is `said`, and no change is taken."""
+    watch: OwnWatch = kit.app.state.own_watch
+    body = {"name": "ops", "webhook": {"url": "http://127.0.0.1:9/"}, "hold_s": 0}
+    await kit.until(lambda: watch.facts.database.write_ms is not None)
+    aside = file.rename(file.with_name("aside"))
+    await kit.until(lambda: watch.facts.database.error is not None)
+    (found,) = (await ann.get("/api/v1/problems")).json()["console"]
+    assert found["code"] == "database_not_writable" and said in found["text"]
+    answer = await ann.change("POST", "/api/v1/alerts/routes", json=body)
+    assert answer.status_code == 503, answer.text
+    yield
+    aside.rename(file)
+    await kit.until(lambda: watch.facts.database.error is None)
+    assert (await ann.change("POST", "/api/v1/alerts/routes", json=body)).status_code == 201
+
+
 @pytest.mark.sqlite
 def test_a_write_ahead_log_that_was_removed_alone_is_found_and_nothing_is_written_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections that had it open wrote on into it, and all of it went with a console that was killed."""
     monkeypatch.setattr("app.console.own_watch.LOOK_EVERY_S", 0.05)
-    log, aside = tmp_path / "console.db-wal", tmp_path / "aside"
-    body = {"name": "ops", "webhook": {"url": "http://127.0.0.1:9/"}, "hold_s": 0}
 
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:
             ann = await kit.person()
-            watch: OwnWatch = kit.app.state.own_watch
-            await kit.until(lambda: watch.facts.database.write_ms is not None)
-            log.rename(aside)
-            await kit.until(lambda: watch.facts.database.error is not None)
-            (found,) = (await ann.get("/api/v1/problems")).json()["console"]
-            assert found["code"] == "database_not_writable" and "write-ahead log (-wal) was removed" in found["text"]
-            answer = await ann.change("POST", "/api/v1/alerts/routes", json=body)
-            assert answer.status_code == 503, answer.text
-            aside.rename(log)
-            await kit.until(lambda: watch.facts.database.error is None)
-            assert (await ann.change("POST", "/api/v1/alerts/routes", json=body)).status_code == 201
+            async with removed(kit, ann, tmp_path / "console.db-wal", "write-ahead log (-wal) was removed"):
+                pass
 
     run(work())
 
@@ -303,25 +311,14 @@ def test_a_database_whose_file_was_removed_is_found_and_takes_no_change(
 ) -> None:
     """SQLite goes on writing into a file that has no name any more, and all of it is gone with the console."""
     monkeypatch.setattr("app.console.own_watch.LOOK_EVERY_S", 0.05)
-    file, aside = tmp_path / "console.db", tmp_path / "aside.db"
-    body = {"name": "ops", "webhook": {"url": "http://127.0.0.1:9/"}, "hold_s": 0}
 
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:
             ann = await kit.person()
-            watch: OwnWatch = kit.app.state.own_watch
-            await kit.until(lambda: watch.facts.database.write_ms is not None)
-            file.rename(aside)
-            await kit.until(lambda: watch.facts.database.error is not None)
-            (found,) = (await ann.get("/api/v1/problems")).json()["console"]
-            assert found["code"] == "database_not_writable" and "removed or replaced" in found["text"]
-            answer = await ann.change("POST", "/api/v1/alerts/routes", json=body)
-            assert answer.status_code == 503, answer.text
-            answers = await asyncio.gather(*(ann.get("/api/v1/clusters") for _ in range(12)))
-            assert {one.status_code for one in answers} <= {200, 503} and not file.exists()
-            aside.rename(file)
-            await kit.until(lambda: watch.facts.database.error is None)
-            assert (await ann.change("POST", "/api/v1/alerts/routes", json=body)).status_code == 201
+            file = tmp_path / "console.db"
+            async with removed(kit, ann, file, "removed or replaced"):
+                answers = await asyncio.gather(*(ann.get("/api/v1/clusters") for _ in range(12)))
+                assert {one.status_code for one in answers} <= {200, 503} and not file.exists()
 
     run(work())
 

@@ -78,6 +78,21 @@ def test_a_voter_of_which_only_its_hard_state_is_left_may_not_vote(tmp_path: Pat
     again.close()
 
 
+@pytest.mark.parametrize("state", [VoterState.REJOINING, VoterState.FORMING])
+def test_without_its_identity_a_store_that_may_not_vote_gets_no_vote(tmp_path: Path, state: VoterState) -> None:
+    """E8: with data files and no `quorumscope.json` it is opened as a Java node's, but its hard state still counts."""
+    store = open_store(tmp_path)
+    store.append_as_leader([b"acknowledged"], 3)
+    store.save_hard_state(HardState(3, "n1", state))
+    store.close()
+    (tmp_path / "quorumscope.json").unlink()
+    (tmp_path / CURRTERM).write_bytes(format_currterm(2, None))  # as a crash between the two files leaves it
+    again = open_store(tmp_path)
+    hard = again.hard_state
+    assert (hard.voter_state, hard.term, hard.voted_for, hard.vote_floor) == (state, 3, None, 3)
+    again.close()
+
+
 def test_an_empty_directory_of_a_java_node_is_taken_over_as_before(tmp_path: Path) -> None:
     (tmp_path / CURRTERM).write_bytes(format_currterm(7, "n1"))
     store = open_store(tmp_path)

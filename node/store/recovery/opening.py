@@ -22,6 +22,7 @@ from node.store.files.hard_state import (
     HARDSTATE,
     adopt_currterm,
     load_hard_state,
+    read_hard_state,
     save_hard_state,
     with_new_life,
 )
@@ -241,7 +242,10 @@ def _hard_state(
 ) -> HardState:
     """The stored one, or what a new store starts with (SAFETY E2, E8)."""
     if java:
-        return adopt_currterm(directory, has_entries=has_entries, platform=platform)
+        return _not_above(
+            read_hard_state(directory, platform),
+            adopt_currterm(directory, has_entries=has_entries, platform=platform),
+        )
     stored = load_hard_state(directory, has_entries=has_entries, platform=platform, node_id=node_id)
     new = HardState(voter_state=VoterState.FORMING if init else VoterState.REJOINING, group_id=group_id)
     if base is not None:  # nobody of this group stands in that term any more, nor below it
@@ -258,6 +262,16 @@ def _hard_state(
     ):
         return replace(stored, voter_state=VoterState.FORMING, group_id=group_id or stored.group_id)
     return stored
+
+
+def _not_above(ours: HardState | None, adopted: HardState) -> HardState:
+    """A Java node's state, unless a hard state of ours says less: of a take-over that was interrupted, or of a store
+    that lost its identity. No vote comes out of that, and no term goes back (SAFETY E2, E8)."""
+    if ours is None:
+        return adopted
+    term = max(adopted.term, ours.term)
+    voter_state = adopted.voter_state if ours.voter_state is VoterState.VOTER else ours.voter_state
+    return replace(adopted, term=term, vote_floor=max(term, ours.vote_floor), voter_state=voter_state)
 
 
 def _recover(

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
-from sqlalchemy.exc import IntegrityError
 
 from app.api.alert_models import (
     AlertList,
@@ -269,10 +268,8 @@ async def add_route(request: Request, body: NewRoute, notifier: NotifierDep, res
         row, made = new_row(body, notifier.seal, utc_now())
     except SealError as error:
         raise ConsoleError(str(error), status=503, title="The secret cannot be stored") from None
-    try:
-        await notifier.add_route(row)
-    except IntegrityError:
-        raise Conflict(f"There is a route {body.name} already.") from None
+    if not await notifier.add_route(row):
+        raise Conflict(f"There is a route {body.name} already.")
     note(request, f"alerts/routes/{row.name}", after=settings_of(row))
     response.headers["location"] = f"/api/v1/alerts/routes/{row.name}"
     return {**shown(notifier, row, True), **({"secret": made} if made is not None else {})}

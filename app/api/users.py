@@ -30,6 +30,7 @@ from app.api.models import (
 from app.console.cursors import before_id
 from app.console.errors import Conflict, Invalid, NotFound
 from app.db.base import rfc3339, utc_now
+from app.db.engine import again_if_taken
 from app.db.models import TrailRow, User
 from app.security import links
 from app.security.grants import GROUPS_MAX, GrantError, change, grants_json
@@ -78,16 +79,19 @@ async def list_users(sessions: SessionsDep, limit: Limit = 100, cursor: Cursor =
 @router.post("/users", status_code=201, response_model=NewUserView)
 async def add_user(body: NewUser, request: Request, sessions: SessionsDep, response: Response) -> Json:
     """Adds a user; the answer has the one-time login link to hand over."""
-    async with sessions() as db, db.begin():
-        known = await user_named(db, body.name)
-        if known is not None:
-            raise Conflict(f"There is a user {known.name} already; names differ by more than case.")
-        try:
-            link = await links.issue_in(db, body.name, body.role, groups=dict(body.cluster_roles))
-        except GrantError as error:
-            raise Invalid(str(error)) from None
-        user = await find(db, body.name)
-        shown = user_json(user)
+
+    async def add() -> tuple[Json, str]:
+        async with sessions() as db, db.begin():
+            known = await user_named(db, body.name)
+            if known is not None:
+                raise Conflict(f"There is a user {known.name} already; names differ by more than case.")
+            try:
+                user = await links.new_user(db, body.name, body.role, dict(body.cluster_roles))
+            except GrantError as error:
+                raise Invalid(str(error)) from None
+            return user_json(user), await links.link_for(db, user)
+
+    shown, link = await again_if_taken(add)
     response.headers["location"] = f"/api/v1/users/{body.name}"
     note(request, f"users/{body.name}", after=shown)
     return {**shown, "login_link": link}

@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.console.errors import ConsoleError, NotFound
 from app.console.login import NEXT_CHARS_MAX, cookie_shape, enter, safe_next
+from app.db.engine import again_if_taken
 from app.security import trail
 from app.security.bounded_transport import ProviderError
 from app.security.gate import client_address, read_cookie
@@ -130,7 +131,7 @@ async def callback(
         raise NotLetIn(f"This login does not count: {wrong}.", action=LOCALLY) from None
     parts.login_limits.succeeded(account, address)
     assert kept is not None
-    return await let_in(request, claims, safe_next(kept["next"]), address)
+    return await again_if_taken(lambda: let_in(request, claims, safe_next(kept["next"]), address))
 
 
 async def answered(

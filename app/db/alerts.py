@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import delete, select, update
 
 from app.db.base import seen
-from app.db.engine import Sessions
+from app.db.engine import Sessions, again_if_taken
 from app.db.models import AlertMessage, AlertMute, AlertRoute, AlertRow, AlertWindow
 from app.security.roles import ALL, Sight
 
@@ -32,9 +32,17 @@ class Alerts:
         async with self.sessions() as db:
             return list(await db.scalars(select(AlertRoute).order_by(AlertRoute.name)))
 
-    async def add_route(self, row: AlertRoute) -> None:
-        async with self.sessions() as db, db.begin():
-            db.add(row)
+    async def add_route(self, row: AlertRoute) -> bool:
+        """False: there is one of that name already."""
+
+        async def add() -> bool:
+            async with self.sessions() as db, db.begin():
+                if await db.scalar(select(AlertRoute.id).where(AlertRoute.name == row.name)) is not None:
+                    return False
+                db.add(row)
+            return True
+
+        return await again_if_taken(add)
 
     async def change_route(self, route_id: int, **values: Any) -> None:
         async with self.sessions() as db, db.begin():
@@ -89,8 +97,11 @@ class Alerts:
             return list(await db.scalars(select(AlertMute).order_by(AlertMute.until)))
 
     async def mute(self, row: AlertMute) -> None:
-        async with self.sessions() as db, db.begin():
-            await db.merge(row)
+        async def put() -> None:
+            async with self.sessions() as db, db.begin():
+                await db.merge(row)
+
+        await again_if_taken(put)
 
     async def unmute(self, scope: str, problem_id: str) -> None:
         async with self.sessions() as db, db.begin():

@@ -24,7 +24,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -146,6 +146,18 @@ async def until_taken(write: Callable[[], Awaitable[T]], what: str) -> T:
                 log.warning("%s cannot be stored now; it is tried again: %s", what, error.orig)
                 waits = True
         await asyncio.sleep(WRITE_AGAIN_S)
+
+
+async def again_if_taken(transact: Callable[[], Awaitable[T]]) -> T:
+    """A transaction that looks for a row before it adds it; once more where another one added it meanwhile.
+
+    With SQLite nobody does. With PostgreSQL neither of two sees the other one's row, and the second is refused its own.
+    Raises IntegrityError where the database refuses it again: that is no row of somebody else.
+    """
+    try:
+        return await transact()
+    except IntegrityError:
+        return await transact()
 
 
 @asynccontextmanager

@@ -273,12 +273,14 @@ class Notifier:
 
     # --- what people do ---
 
-    async def add_route(self, row: AlertRoute) -> None:
-        """It may get the number of one that was removed, and has not heard of what that one had heard of. Raises
-        IntegrityError."""
-        await self.kept.add_route(row)
+    async def add_route(self, row: AlertRoute) -> bool:
+        """It may get the number of one that was removed, and has not heard of what that one had heard of. False: there
+        is one of that name already."""
+        if not await self.kept.add_route(row):
+            return False
         self.memory = {key: alert.unsent_on(row.id) for key, alert in self.memory.items()}
         self.routes[row.id] = row
+        return True
 
     async def acknowledge(self, key: Key, by: str | None) -> Alert | None:
         """Takes it on, or (`by` None) leaves it again; None where no such problem stands."""

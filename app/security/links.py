@@ -46,28 +46,39 @@ async def void_links(db: AsyncSession, user_id: int) -> None:
     await db.execute(update(LoginLink).where(open_ones).values(used_at=utc_now()))
 
 
-async def issue_in(
-    db: AsyncSession, user_name: str, role: str | None, *, life: timedelta = LIFE,
-    groups: Mapping[str, str | None] | None = None,
-) -> str:  # fmt: skip
+async def issue_in(db: AsyncSession, user_name: str, role: str | None, *, life: timedelta = LIFE) -> str:
     """The link's path. Makes the user if there is none; a role given for an existing user becomes theirs.
 
-    Raises ValueError for a name that is none, or grants that cannot be given, NoLink for a user who gets none.
+    Raises ValueError for a name that is none, NoLink for a user who gets none.
     """
     user = await user_named(db, user_name)
     if user is None:
-        if not valid_name(user_name):
-            raise ValueError(f"{user_name!r} is no user's name: letters, digits, '.', '_', '@' and '-', at most 64")
-        user = User(name=user_name, role=Role(role or Role.VIEWER).value, cluster_roles={})
-        await change(db, user, groups=groups)
-        db.add(user)
-        await db.flush()
+        user = await new_user(db, user_name, role)
     elif user.disabled_at is not None:
         raise NoLink(f"{user.name} is disabled: an admin enables them first, under Users")
     elif not user.local:
         raise NoLink(f"{user.name} comes from an OpenID provider and logs in there; a local user gets a link")
     elif role is not None:
-        await change(db, user, to=role, groups=groups)
+        await change(db, user, to=role)
+    return await link_for(db, user, life)
+
+
+async def new_user(
+    db: AsyncSession, name: str, role: str | None, groups: Mapping[str, str | None] | None = None
+) -> User:
+    """Raises ValueError for a name that is none, or grants that cannot be given; IntegrityError for a name that another
+    one took meanwhile."""
+    if not valid_name(name):
+        raise ValueError(f"{name!r} is no user's name: letters, digits, '.', '_', '@' and '-', at most 64")
+    user = User(name=name, role=Role(role or Role.VIEWER).value, cluster_roles={})
+    await change(db, user, groups=groups)
+    db.add(user)
+    await db.flush()
+    return user
+
+
+async def link_for(db: AsyncSession, user: User, life: timedelta = LIFE) -> str:
+    """The path of a new link; earlier ones are void."""
     await db.execute(delete(LoginLink).where(LoginLink.user_id == user.id))
     token = new_token()
     now = utc_now()

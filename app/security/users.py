@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import false, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import rfc3339
@@ -25,7 +25,8 @@ from app.security.tokens import within
 
 async def is_last_admin(db: AsyncSession, user: User) -> bool:
     """Of the local ones: the provider may be away, or name no admins any more. Two who remove each other at the same
-    time wait here for one another: the rows are held until this transaction ends."""
+    time wait here for one another, to the end of the first one's transaction."""
+    await db.execute(update(User).where(false()).values(role=User.role))  # SQLite locks by writing, not by rows
     able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & User.oidc_subject.is_(None)
     admins = list(await db.scalars(select(User.id).where(able).order_by(User.id).with_for_update()))
     return user.role == Role.ADMIN and user.local and not any(one != user.id for one in admins)

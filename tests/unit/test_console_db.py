@@ -24,7 +24,7 @@ from app.db.alerts import Alerts
 from app.db.audits import AuditRow, Audits
 from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import DriverMissing, downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
-from app.db.models import AlertWindow, Base, Cluster
+from app.db.models import AlertMute, AlertRoute, AlertWindow, Base, Cluster
 from app.db.repositories import Clusters, Events, Operations, describe, meta
 from node.views.events import EventView
 from node.views.reading import read
@@ -285,6 +285,30 @@ def test_audits_that_are_asked_for_at_the_same_time_are_each_made_once(tmp_path:
         made = await asyncio.gather(*(asked(key) for key in ("one", "one", "two", "three")))
         assert sorted(row.number for row, fresh in made if fresh) == [1, 2, 3]
         assert made[0][0].id == made[1][0].id and made[0][1] != made[1][1]
+        await async_engine.dispose()
+
+    run(work())
+
+
+def test_what_two_store_under_one_key_at_the_same_time_is_there_once(tmp_path: Path) -> None:
+    """Two clicks on PostgreSQL: neither saw the other one's row, and the second was an error of the console."""
+
+    def route(severity: str) -> AlertRoute:
+        return AlertRoute(
+            name="night", kind="webhook", severity=severity, hold_s=0, enabled=True, settings={}, created_at=utc_now()
+        )
+
+    def mute(by: str) -> AlertMute:
+        return AlertMute(scope="g", problem_id="p", until=utc_now(), by=by, at=utc_now())
+
+    async def work() -> None:
+        url, engine = opened(tmp_path)
+        engine.dispose()
+        async_engine = open_engine(url)
+        kept = Alerts(open_sessions(async_engine))
+        assert sorted(await asyncio.gather(*(kept.add_route(route(one)) for one in ("crit", "warn")))) == [False, True]
+        await asyncio.gather(*(kept.mute(mute(by)) for by in ("ann", "bea")))
+        assert len(await kept.routes()) == len(await kept.mutes()) == 1
         await async_engine.dispose()
 
     run(work())

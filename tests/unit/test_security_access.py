@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from sqlalchemy import select, update
 
 from app.console.login import safe_next
 from app.db.base import utc_now
+from app.db.engine import Sessions, open_engine, open_sessions
 from app.db.models import ApiToken, LoginLink, LoginSession, User
 from app.security import identity, links, tokens
 from app.security.grants import GrantError
+from app.security.people import user_named
+from app.security.users import is_last_admin
 from tests.databases import database_url
 from tests.unit.console_kit import BASE, Kit, Person, run, running
 
@@ -299,6 +304,21 @@ def test_a_wrong_token_does_not_fall_back_to_the_cookie(tmp_path: Path, given: s
     run(work())
 
 
+def test_a_user_that_two_add_at_the_same_time_is_added_once(tmp_path: Path) -> None:
+    """On PostgreSQL neither call saw the other one's row, and the second was the console's own error."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            answers = await asyncio.gather(
+                *(ann.change("POST", "/api/v1/users", json={"name": name}) for name in ("bea", "Bea"))
+            )
+            assert sorted(one.status_code for one in answers) == [201, 409], [one.text for one in answers]
+            assert any("There is a user" in one.text for one in answers)
+
+    run(work())
+
+
 def test_the_last_admin_stays(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:
@@ -334,6 +354,43 @@ def test_two_admins_who_remove_each_other_at_the_same_time_leave_one(tmp_path: P
             async with kit.app.state.sessions() as db:
                 left = (User.role == "admin") & User.disabled_at.is_(None)
                 assert len(list(await db.scalars(select(User).where(left)))) == 1
+
+    run(work())
+
+
+def test_two_processes_that_remove_each_others_admin_leave_one(tmp_path: Path) -> None:
+    """A console and a command, or two consoles, on one database: in SQLite each had looked before either wrote."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            await kit.person()
+            await kit.person("bea")
+            other = open_engine(kit.console.settings.db_url)
+
+            bea_looked = asyncio.Event()
+
+            async def demoted(sessions: Sessions, name: str, looked: Callable[[], Awaitable[object]]) -> bool:
+                async with sessions() as db, db.begin():
+                    user = await user_named(db, name)
+                    assert user is not None
+                    if await is_last_admin(db, user):
+                        return False
+                    await looked()
+                    user.role = "viewer"
+                return True
+
+            async def look() -> None:
+                bea_looked.set()
+
+            async def let_bea_look() -> None:  # she cannot before this is over
+                beas.append(asyncio.create_task(demoted(open_sessions(other), "bea", look)))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(bea_looked.wait(), 0.3)
+
+            beas: list[asyncio.Task[bool]] = []
+            assert await demoted(kit.app.state.sessions, "ann", let_bea_look)
+            assert not await beas[0]
+            await other.dispose()
 
     run(work())
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from app.backup.taking import BackupRefused
-from node.store.backup.manifest import CONSOLE, File
+from node.store.backup.manifest import CONSOLE, File, Manifest
 from node.store.backup.pieces import compare_file
 from node.store.errors import wrap
 from node.store.files.os_files import make_directory, sync_directory
@@ -26,6 +26,8 @@ from node.store.files.platform import OS
 
 LOGINS: Final = ("login_links", "sessions")  # tables of what opens the console at the moment, or did
 TOKENS: Final = "api_tokens"
+MADE_AT: Final = "console_db_made_at"  # in a manifest: of which run its copy is, for later ones may have taken none
+ASIDE: Final = ("", "-wal", "-shm", "-journal")  # SQLite's own files of a database, which it takes for the new one's
 
 
 def database_path(db: str) -> Path:
@@ -55,9 +57,9 @@ def copy_database(db: str, directory: Path, name: str) -> File:
 
 def restore_database(source: Path, file: File, target: Path, *, keep_tokens: bool = False) -> int:
     """Where no file is yet; how many API tokens are revoked in it. Raises BackupRefused, BackupDamaged, StoreError."""
-    for name in (target.name, f"{target.name}-wal", f"{target.name}-shm"):
-        if target.with_name(name).exists():
-            raise BackupRefused(f"{target.with_name(name)} is there already: stop the console and move it away first")
+    for own in (target.with_name(f"{target.name}{ending}") for ending in ASIDE):
+        if own.exists():
+            raise BackupRefused(f"{own} is there already: stop the console and move it away first")
     compare_file(source / file.name, file.size_bytes, file.sha256)
     make_directory(target.parent)
     part = target.with_name(f"{target.name}.restoring")
@@ -71,6 +73,11 @@ def restore_database(source: Path, file: File, target: Path, *, keep_tokens: boo
         raise
     sync_directory(target.parent)
     return revoked
+
+
+def made_at(made: Manifest) -> str | None:
+    """Of when the copy in a back-up is; None: it has none. Releases before this one noted the last run's time alone."""
+    return None if made.console_db is None else str(made.extra.get(MADE_AT, made.made_at))
 
 
 def check_database(source: Path, file: File) -> None:

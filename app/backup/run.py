@@ -114,7 +114,8 @@ def _run(what: What, source: Source | None, directory: Path, say: Say) -> Json:
             notes.append(f"{log.lacks_state}; read another member, or try again later")
     if what.db is not None:
         name = f"{made.runs:06d}"
-        made = replace(made, console_db=console_db.copy_database(what.db, directory, name))
+        copied = console_db.copy_database(what.db, directory, name)
+        made = replace(made, console_db=copied, extra={**made.extra, console_db.MADE_AT: made.made_at})
         notes.append("the console's key file is not in the back-up: keep it elsewhere")
     write(directory, known, made)
     return described(directory, made) | {"new_entries": entries, "bytes_read": bytes_read, "notes": notes}
@@ -133,7 +134,8 @@ def described(directory: Path, made: Manifest) -> Json:
         "bytes": 0 if log is None else log.entries_bytes, "pieces": 0 if log is None else len(log.pieces),
         "snapshot_index": None if log is None or log.snapshot is None else log.snapshot.index,
         "lacks_state": None if log is None else log.lacks_state,
-        "console_db": None if database is None else database.name, "verified": None,
+        "console_db": None if database is None else database.name, "console_db_made_at": console_db.made_at(made),
+        "verified": None,
     }  # fmt: skip
 
 

@@ -223,7 +223,7 @@ def _print(result: Json, as_json: bool) -> int:
         text = f"entries {result['begin_index']} to {result['end_index']} of group {result['group']}{more}"
         show(f"{result['directory']}: {text}, {result['bytes'] / 1e6:,.1f} MB, read from {result['source']}")
     if result["console_db"] is not None:
-        show(f"{result['directory']}: the console's database, {result['console_db']}")
+        show(f"{result['directory']}: the console's database of {result['console_db_made_at']}")
     if result["verified"]:
         show("restored and compared: it is whole")
     for name in result.get("removed", []):

@@ -227,7 +227,7 @@ def _say_restored(result: Json, what: str, log: Any) -> None:
 
 
 def _database(directory: Path, target: Path, keep_tokens: bool, as_json: bool) -> int:
-    from app.backup.console_db import restore_database
+    from app.backup.console_db import made_at, restore_database
     from app.backup.sets import newest_in
     from node.store.backup.manifest import read_manifest
 
@@ -237,7 +237,7 @@ def _database(directory: Path, target: Path, keep_tokens: bool, as_json: bool) -
         if manifest is None or manifest.console_db is None:
             raise Failure(Exit.FINDING, f"{source} holds no database of a console")
         revoked = restore_database(source, manifest.console_db, target, keep_tokens=keep_tokens)
-        return {"database": str(target), "made_at": manifest.made_at, "tokens_revoked": revoked}
+        return {"database": str(target), "made_at": made_at(manifest), "tokens_revoked": revoked}
 
     result = carried_out(copy)
     if as_json:

@@ -269,6 +269,37 @@ def test_log_and_database_in_one(tmp_path: Path, member: Path, capsys: pytest.Ca
     assert more["console_db"] == made["console_db"] and more["new_entries"] == 0  # what there is stays
 
 
+@pytest.mark.usefixtures("no_process")
+def test_a_restored_database_is_that_of_the_run_that_copied_it(
+    tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later run of the log alone gave its own time to the older copy: whoever restored it was to believe that a user
+    who was disabled in between was disabled in it."""
+    make_database(tmp_path / "console.db")
+    monkeypatch.setattr("app.backup.run.now_text", lambda: "2026-11-01T00:00:00Z")
+    command(capsys, "backup", tmp_path / "b", "--db", tmp_path / "console.db")
+    monkeypatch.setattr("app.backup.run.now_text", lambda: "2026-11-29T00:00:00Z")
+    later = command(capsys, "backup", tmp_path / "b", "--data", member)
+    assert (later["made_at"], later["console_db_made_at"]) == ("2026-11-29T00:00:00Z", "2026-11-01T00:00:00Z")
+    assert run(["backup", str(tmp_path / "b"), "--data", str(member)]) == 0
+    assert "the console's database of 2026-11-01T00:00:00Z" in capsys.readouterr().out
+    done = command(capsys, "restore", tmp_path / "b", "--db", tmp_path / "back.db")
+    assert done["made_at"] == "2026-11-01T00:00:00Z"
+
+
+def test_a_restored_database_takes_no_other_one_s_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SQLite rolls what a killed writer's journal holds back into any database of that name."""
+    db = tmp_path / "console.db"
+    make_database(db)
+    command(capsys, "backup", tmp_path / "b", "--db", db)
+    journal = tmp_path / "back.db-journal"
+    journal.write_bytes(b"a journal that was left")
+    refused = command(capsys, "restore", tmp_path / "b", "--db", tmp_path / "back.db", code=1)["error"]
+    assert "back.db-journal is there already" in refused
+    journal.unlink()
+    command(capsys, "restore", tmp_path / "b", "--db", tmp_path / "back.db")
+
+
 # --- several sets -----------------------------------------------------------------------------------------------------
 def at(root: Path, *names: str) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name != "lock" and path.name not in names)

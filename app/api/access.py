@@ -23,7 +23,6 @@ from app.api.models import (
 )
 from app.console.cursors import before_id
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
-from app.db.base import rfc3339, utc_now
 from app.db.models import ApiToken, LoginSession, User
 from app.security.grants import GROUPS_MAX, GrantError, grants_json
 from app.security.identity import TokensFull, end_sessions, issue_api_token, revoke_tokens
@@ -32,6 +31,7 @@ from app.security.links import void_links
 from app.security.passwords import Hashing, TooBusy, weakness
 from app.security.roles import RIGHTS, Right, Viewer
 from app.security.secrets import PASSWORD_CHARS_MAX, PASSWORD_CHARS_MIN
+from app.times import rfc3339, utc_now
 from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["access"])

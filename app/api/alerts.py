@@ -45,7 +45,6 @@ from app.api.models import Page
 from app.console.errors import Conflict, ConsoleError, Invalid, NotFound
 from app.console.settings import ConsoleSettings
 from app.db.alerts import Alerts
-from app.db.base import rfc3339, utc_now
 from app.db.models import AlertMessage, AlertRoute, AlertWindow
 from app.notify import delivery, rules
 from app.notify.message import trial_payload
@@ -56,6 +55,7 @@ from app.notify.rules import Alert
 from app.notify.webhook import NotDelivered
 from app.security.roles import Right, Viewer
 from app.security.sealed import SealError
+from app.times import rfc3339, utc_now
 from node.openapi_statuses import says
 
 router = APIRouter(prefix="/alerts", tags=["alerts"])

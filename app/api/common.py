@@ -11,9 +11,9 @@ from fastapi import Depends, Path, Query, Request
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
 from app.console.errors import Forbidden, Invalid, NoReplicatedLog, UnknownCluster
-from app.db.base import parse_time
 from app.db.engine import Sessions
 from app.security.roles import Right, Sight, Viewer
+from app.times import parse_time
 from node.paging import page
 
 Json = dict[str, Any]

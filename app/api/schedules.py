@@ -16,10 +16,10 @@ from app.console.console import Console
 from app.console.cursors import before_id
 from app.console.errors import Conflict, Invalid, NotFound
 from app.console.schedules import start_what_is_due
-from app.db.base import utc_now
 from app.db.schedules import ScheduleRow, Schedules, as_json
 from app.health.group_view import GroupView
 from app.security.roles import Right, Viewer
+from app.times import utc_now
 from node.openapi_statuses import says
 from node.views.request_body import RequestBody
 

@@ -17,7 +17,6 @@ from app.api.common import Json, SessionsDep, ViewerDep, note
 from app.api.models import EnrolmentView, RecoveryCodesView, SecondFactorView
 from app.api.users import Name, find
 from app.console.errors import Conflict, Invalid, SecretUnreadable
-from app.db.base import rfc3339
 from app.db.models import User
 from app.security import second_factor
 from app.security.identity import end_sessions
@@ -25,6 +24,7 @@ from app.security.roles import Viewer
 from app.security.sealed import SealError
 from app.security.second_factor import CODE_CHARS_MAX, FactorError, SecondFactors, recovery_codes_left
 from app.security.secrets import PASSWORD_CHARS_MAX
+from app.times import rfc3339
 from node.views.request_body import RequestBody
 
 router = APIRouter(tags=["access"])

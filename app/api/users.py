@@ -29,7 +29,6 @@ from app.api.models import (
 )
 from app.console.cursors import before_id
 from app.console.errors import Conflict, Invalid, NotFound
-from app.db.base import rfc3339, utc_now
 from app.db.engine import again_if_taken
 from app.db.models import TrailRow, User
 from app.security import links
@@ -38,6 +37,7 @@ from app.security.identity import end_sessions
 from app.security.people import NAME, user_named
 from app.security.trail_chain import entries, line_of
 from app.security.users import is_last_admin
+from app.times import rfc3339, utc_now
 from node.closed_stream import ClosedStream
 from node.openapi_statuses import TEXT, gives
 from node.views.request_body import RequestBody

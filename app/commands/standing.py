@@ -20,9 +20,10 @@ from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.health.classify import classify
 from app.health.confirming import writes_stopped
-from app.health.facts import ATTENTION, CRITICAL, SEVERITY_ORDER, UNKNOWN, rfc3339
+from app.health.facts import ATTENTION, CRITICAL, SEVERITY_ORDER, UNKNOWN
 from app.health.group_view import GroupView, Problem, QuorumView
 from app.health.recall import Recall
+from app.times import rfc3339
 from node.views.base import Flag, Text, View, Whole
 from node.views.closures import ClosuresView
 from node.views.replication import DispatchersView, WatermarksView

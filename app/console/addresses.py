@@ -21,10 +21,10 @@ from pydantic import BaseModel
 from sqlalchemy import delete, select, update
 
 from app.console.errors import Conflict, Invalid, NotFound
-from app.db.base import rfc3339, utc_now
 from app.db.engine import Sessions, again_if_taken
 from app.db.models import Cluster, ClusterAddress
 from app.security.sealed import Seal, SealError
+from app.times import rfc3339, utc_now
 from node.protocol.peers import check_host
 
 log = logging.getLogger(__name__)

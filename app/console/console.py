@@ -35,7 +35,6 @@ from app.console.settings import ConsoleSettings, Seed
 from app.console.starts import Starts
 from app.console.transfers import Transfers
 from app.console.watch import Note, Watch
-from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.idempotency import fingerprint
 from app.db.models import Cluster
@@ -44,6 +43,7 @@ from app.health.facts import SEVERITY_ORDER
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.security.roles import ALL, Sight, Viewer
 from app.security.sealed import Seal, key_file_of
+from app.times import utc_now
 from node.background import Background, reason_of
 from node.config import read_token
 from node.rereading import Rereading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from app.db.base import parse_time
+from app.times import parse_time
 
 UNKNOWN = "unknown"
 

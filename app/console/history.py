@@ -15,10 +15,10 @@ from sqlalchemy import delete, select
 from app.console.errors import NotFound
 from app.console.packing import NULL, pack, unpack
 from app.console.tiers import COLUMNS, ROLES, TIERS, Buckets, Row, T, Tier, bucketed, row_of, to_columns, to_rows
-from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import Sessions
 from app.db.models import HistoryHour
 from app.health.group_view import GroupView, Marks, MemberView, SentenceView
+from app.times import parse_time, rfc3339, utc_now
 from node.views.base import UnknownView
 from node.views.replication import WatermarkView
 from node.views.state import LogView, StateView

@@ -18,8 +18,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.console.errors import ConsoleError
-from app.db.base import rfc3339, utc_now
 from app.security.roles import ALL, Sight
+from app.times import rfc3339, utc_now
 from node.background import Background
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from starlette.responses import HTMLResponse, Response
 from app.api.common import need
 from app.console.errors import ConsoleError, NotFound
 from app.console.live import Hub, LiveKey
-from app.db.base import utc_now
 from app.security.roles import Right, Viewer
+from app.times import utc_now
 from node.closed_stream import ClosedStream
 
 log = logging.getLogger(__name__)

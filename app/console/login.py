@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from starlette.responses import RedirectResponse, Response
 
 from app.console.errors import ConsoleError, SecretUnreadable
-from app.db.base import rfc3339
 from app.db.models import User
 from app.security import links, second_factor, trail
 from app.security.failures import Failures
@@ -33,6 +32,7 @@ from app.security.sealed import Seal, SealError
 from app.security.sealed_cookies import SealedCookie
 from app.security.second_factor import CODE_CHARS_MAX, SecondFactors, recovery_codes_left
 from app.security.secrets import PASSWORD_CHARS_MAX, digest
+from app.times import rfc3339
 
 BUSY_RETRY_S: Final = 2
 LOGIN_FAILED: Final = "login failed"

@@ -23,10 +23,10 @@ from app.console.console import Console
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.live import Fragment, LiveKey
 from app.console.messages_view import MemberBroker
-from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView
 from app.health.pair_links import slaves_of
 from app.security.roles import RIGHTS, Right
+from app.times import rfc3339, utc_now
 from node.views.message_answers import (
     OVERDUE_MS,
     Broker,

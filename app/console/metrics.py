@@ -21,11 +21,11 @@ from app.console.console import OWN, Console
 from app.console.live import SUBSCRIBERS_MAX, Hub
 from app.console.own_facts import OwnFacts
 from app.console.pair_metrics import gauges
-from app.db.base import utc_now
 from app.health.confirming import takes_no_writes
 from app.health.facts import SEVERITY_ORDER, time_of
 from app.health.group_view import GroupView, Problem
 from app.notify.outbox import Outbox
+from app.times import utc_now
 
 router = APIRouter()
 PREFIX: Final = "quorumscope_console"

@@ -24,9 +24,9 @@ import httpx2
 
 from app.console.errors import ConsoleError, NodeUnreachable, NothingListens
 from app.console.settings import ConsoleSettings
-from app.db.base import utc_now
 from app.health.facts import CERTIFICATE_SOON
 from app.refusals import TITLE_CHARS_MAX, reason_in
+from app.times import utc_now
 from app.why_unreached import is_refused, why_unreached
 from node.background import Background, reason_of
 from node.certificates import not_after

@@ -24,13 +24,13 @@ from app.console import format as fmt
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid
 from app.console.own_facts import OwnFacts
-from app.db.base import parse_time, rfc3339, utc_now
 from app.health.facts import ATTENTION, INFO, join
 from app.health.group_view import ClusterView
 from app.notify import delivery
 from app.notify.notifier import Notifier
 from app.notify.routes import NewRoute, RoutePatch
 from app.security.roles import Right, Viewer
+from app.times import parse_time, rfc3339, utc_now
 
 router = APIRouter(include_in_schema=False)
 HISTORY_SHOWN: Final = 20

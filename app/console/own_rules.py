@@ -20,10 +20,10 @@ from app.health.facts import (
     CRITICAL,
     INFO,
     capital,
-    rfc3339,
     spell,
 )
 from app.health.group_view import Problem
+from app.times import rfc3339
 
 DOCS: Final = "docs/notifications.md#problems-of-the-console-itself"
 SLOW_WRITE_MS: Final = 1000.0

@@ -27,9 +27,9 @@ from app.console.own_facts import (
     TokenFacts,
 )
 from app.console.own_rules import AUTHORITIES, OURS, TOKEN_SOON, OwnProblems
-from app.db.base import rfc3339, utc_now
 from app.db.engine import Sessions, between_writes, database_path, normal_url
 from app.db.models import ApiToken, ConsoleMeta
+from app.times import rfc3339, utc_now
 from node.background import Background, reason_of
 from node.certificates import ends_of
 

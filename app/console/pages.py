@@ -30,10 +30,10 @@ from app.console.fragments import LIVE, install
 from app.console.message_bodies import with_messages
 from app.console.pair_view import context_of
 from app.console.waterline import UNITS
-from app.db.base import rfc3339, utc_now
 from app.health.facts import capital
 from app.health.group_view import GroupView
 from app.security.roles import Viewer
+from app.times import rfc3339, utc_now
 
 __all__ = ["LIVE", "install", "router"]
 

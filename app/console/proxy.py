@@ -12,8 +12,8 @@ from typing import Any
 
 from app.console.errors import ConsoleError, NodeUnreachable, NotFound
 from app.console.nodes import Nodes
-from app.db.base import rfc3339, utc_now
 from app.health.group_view import GroupView, MemberView
+from app.times import rfc3339, utc_now
 
 Json = dict[str, Any]
 TRUNCATIONS_MAX = 1000

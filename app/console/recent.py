@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from app.db.base import parse_time, utc_now
 from app.health.group_view import Incident
 from app.health.incidents import KEPT_S, KIND, with_cuts
+from app.times import parse_time, utc_now
 
 if TYPE_CHECKING:
     from app.console.console import Console

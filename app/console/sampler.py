@@ -18,9 +18,9 @@ from app.console.nodes import NodeRefused, Nodes
 from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
-from app.db.base import utc_now
 from app.health.clock_steps import boot_ns
 from app.health.next_steps import OTHER_GROUP
+from app.times import utc_now
 from node.background import Background, reason_of
 from node.views.base import AnswerView
 from node.views.closures import ClosuresView

@@ -17,7 +17,7 @@ from app.audit.result import DEPTHS
 from app.console.audit_pages import cluster_page
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.schedules import PERIODS
-from app.db.base import utc_now
+from app.times import utc_now
 
 router = APIRouter(include_in_schema=False)
 TIME: Final = "%H:%M"

@@ -23,9 +23,9 @@ from app.console.errors import ConsoleError
 from app.console.format import duration_ms
 from app.console.their_clock import ours_is_behind
 from app.db.audits import FINAL
-from app.db.base import rfc3339, utc_now
 from app.db.schedules import ScheduleRow, Schedules
 from app.health.group_view import GroupView
+from app.times import rfc3339, utc_now
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 5.0

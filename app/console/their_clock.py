@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from app.console.sample import Clock, NodeSample
-from app.db.base import CLOCKS_DIFFER
-from app.health.facts import rfc3339, time_of
+from app.health.facts import time_of
+from app.times import CLOCKS_DIFFER, rfc3339
 from node.views.base import View
 from node.views.closures import ClosuresView
 from node.views.replication import DispatcherView

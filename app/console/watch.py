@@ -21,13 +21,13 @@ from app.console.nodes import Nodes
 from app.console.sample import NodeSample
 from app.console.sampler import Poller
 from app.console.verdict import conclude
-from app.db.base import utc_now
 from app.health.classify import classify
 from app.health.clock_steps import ClockStep, WallClock, boot_s
-from app.health.facts import rfc3339, seconds_since, spell, time_of
+from app.health.facts import seconds_since, spell, time_of
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
 from app.health.recall import Recall
+from app.times import rfc3339, utc_now
 from node.background import Background
 from node.protocol.group_members import MEMBERS_MAX
 from node.views.base import JsonObject

@@ -15,10 +15,11 @@ from sqlalchemy import BigInteger, ForeignKey, Integer, String, Text, UniqueCons
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, rfc3339, seen, utc_now
+from app.db.base import Base, seen
 from app.db.engine import Sessions
 from app.db.idempotency import earlier
 from app.security.roles import ALL, Sight
+from app.times import rfc3339, utc_now
 
 Json = dict[str, Any]
 STATES: Final[dict[str, frozenset[str]]] = {

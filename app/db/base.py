@@ -5,8 +5,8 @@ Invariant: every time in the database is UTC and comes back timezone-aware, on S
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy import JSON, ColumnElement, DateTime, MetaData, TypeDecorator
 from sqlalchemy.engine import Dialect
@@ -14,7 +14,6 @@ from sqlalchemy.orm import DeclarativeBase
 
 from app.security.roles import Sight
 
-CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database
 NAMING = {
     "ix": "ix_%(column_0_label)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -55,28 +54,3 @@ def seen(cluster_id: Any, sight: Sight) -> ColumnElement[bool]:
     named = cluster_id.in_(sight.groups)
     found: ColumnElement[bool] = ~named if sight.all_but else named
     return found
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
-def written_ahead(at: datetime, now: datetime) -> bool:
-    """Whether that was written while the clock was ahead: what is reckoned from it would last for as long as it was."""
-    return at - now > CLOCKS_DIFFER
-
-
-def rfc3339(at: datetime) -> str:
-    """UTC with milliseconds, as every answer writes times."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def parse_time(text: str) -> datetime:
-    """An RFC 3339 time; ValueError without a zone, and where it is in no year that there is in UTC."""
-    at = datetime.fromisoformat(text)
-    if at.tzinfo is None:
-        raise ValueError(f"{text!r} names no time zone")
-    try:
-        return at.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"{text!r}: {error}") from None

@@ -24,7 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from app.db.base import Base, utc_now
+from app.db.base import Base
+from app.times import utc_now
 
 
 def name_key_of(context: Any) -> str:

@@ -16,12 +16,13 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import parse_time, rfc3339, seen, utc_now
+from app.db.base import seen
 from app.db.engine import Sessions, until_taken
 from app.db.idempotency import earlier
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
 from app.security.grants import forget_group
 from app.security.roles import ALL, Sight
+from app.times import parse_time, rfc3339, utc_now
 from node.views.events import EventView
 
 Json = dict[str, Any]

@@ -23,10 +23,10 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.db.audits import FINAL, AuditRow
-from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import OperationRow
 from app.db.repositories import RUNNING
+from app.times import utc_now
 
 log = logging.getLogger(__name__)
 AUDITS_KEPT_PER_CLUSTER: Final = 50

@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import ForeignKey, Integer, String, Text, delete, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, rfc3339, seen, utc_now, written_ahead
+from app.db.base import Base, seen
 from app.db.engine import Sessions
 from app.security.roles import ALL, Sight
+from app.times import rfc3339, utc_now, written_ahead
 
 Json = dict[str, Any]
 

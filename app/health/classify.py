@@ -16,7 +16,7 @@ from app.health.addresses import wrong_address
 from app.health.applying import not_applying
 from app.health.audited import audited
 from app.health.certificates import certificates
-from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, rfc3339, spell
+from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, spell
 from app.health.group_view import GroupView, Problem
 from app.health.leading import (
     closures,
@@ -41,6 +41,7 @@ from app.health.pairs import unproven as pair_unproven
 from app.health.proof import unproven
 from app.health.recall import Recall
 from app.health.replication import dispatcher, diverged, lagging
+from app.times import rfc3339
 
 RULES: Final[tuple[Rule, ...]] = (
     two_leaders,

@@ -105,11 +105,6 @@ def time_of(text: str | None) -> datetime | None:
     return at.astimezone(UTC) if at is not None and at.tzinfo is not None else None
 
 
-def rfc3339(at: datetime) -> str:
-    """UTC with milliseconds, as every answer writes times."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def seconds_since(at: datetime, now: datetime) -> float:
     return max(0.0, (now - at).total_seconds())
 

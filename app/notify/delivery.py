@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from app.db.base import rfc3339
 from app.db.models import AlertRoute
 from app.health.facts import ATTENTION
 from app.health.group_view import Problem
@@ -14,6 +13,7 @@ from app.notify import mail, webhook
 from app.notify.outbox import Outbox
 from app.notify.routes import MailTarget, secret_of, target_of
 from app.security.sealed import Seal, SealError
+from app.times import rfc3339
 
 Json = dict[str, Any]
 CODE: Final = "route_not_delivering"

@@ -18,10 +18,10 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any, Final
 
-from app.db.base import parse_time
 from app.notify.message import line, subject_of, text_of
 from app.notify.routes import MailTarget
 from app.notify.webhook import NotDelivered, authorities
+from app.times import parse_time
 
 Json = dict[str, Any]
 ATTEMPT_S: Final = 20.0

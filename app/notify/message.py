@@ -10,8 +10,9 @@ import uuid
 from datetime import datetime
 from typing import Any, Final
 
-from app.health.facts import capital, rfc3339, spell
+from app.health.facts import capital, spell
 from app.notify.rules import CONSOLE, Alert, Due
+from app.times import rfc3339
 
 Json = dict[str, Any]
 LINE_CHARS_MAX: Final = 300

@@ -18,7 +18,6 @@ from typing import Any, Final
 from app.console.console import Console
 from app.console.their_clock import ours_is_behind
 from app.db.alerts import Alerts
-from app.db.base import CLOCKS_DIFFER, rfc3339, utc_now, written_ahead
 from app.db.engine import between_writes
 from app.db.models import AlertMute, AlertRoute, AlertWindow
 from app.health.clock_steps import ClockStep, WallClock, boot_s
@@ -31,6 +30,7 @@ from app.notify.rules import Alert, Key, OpenProblem, Silence, Window
 from app.notify.storing import alert_of, health_columns, mark, row_of
 from app.notify.webhook import NotDelivered
 from app.security.sealed import Seal
+from app.times import CLOCKS_DIFFER, rfc3339, utc_now, written_ahead
 from node.background import Background
 
 log = logging.getLogger(__name__)

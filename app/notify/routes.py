@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.db.base import rfc3339
 from app.db.models import AlertRoute
 from app.notify.rules import Route
 from app.notify.webhook import checked_url, host_of
 from app.security.sealed import Seal
+from app.times import rfc3339
 from node.config import is_loopback
 from node.views.request_body import RequestBody
 

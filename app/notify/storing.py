@@ -6,11 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.db.base import parse_time, rfc3339
 from app.db.models import AlertRow
 from app.health.group_view import Problem
 from app.notify.outbox import Health
 from app.notify.rules import Alert, Key, OpenProblem, Sent
+from app.times import parse_time, rfc3339
 
 
 def mark(alert: Alert | None) -> object:

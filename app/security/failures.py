@@ -15,9 +15,9 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.db.base import rfc3339, utc_now
 from app.db.engine import Sessions
 from app.security import trail
+from app.times import rfc3339, utc_now
 from node.printable import escaped
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from typing import Final
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import utc_now, written_ahead
 from app.db.engine import Sessions
 from app.db.models import ApiToken, LoginSession, User
 from app.security.grants import GrantError, changed, check_known, granted
 from app.security.roles import ALL, Sight, Viewer, weaker
 from app.security.second_factor import Wanted, must_enrol
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
+from app.times import utc_now, written_ahead
 from node.background import Background
 from node.config_models import OidcTable
 

@@ -16,7 +16,6 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import CLOCKS_DIFFER, utc_now, written_ahead
 from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.models import ConsoleMeta, LoginLink, User
 from app.security import trail
@@ -24,6 +23,7 @@ from app.security.grants import change, grants_json
 from app.security.people import user_named, valid_name
 from app.security.roles import Grants, Role, Viewer
 from app.security.secrets import digest, new_token
+from app.times import CLOCKS_DIFFER, utc_now, written_ahead
 from node.operator_trail import login_name
 
 LIFE = timedelta(days=1)

@@ -14,13 +14,13 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import utc_now
 from app.db.models import User
 from app.security.grants import grants_json
 from app.security.group_roles import grants_by, groups_in
 from app.security.identity import end_sessions
 from app.security.people import user_named, valid_name
 from app.security.roles import Grants, Role
+from app.times import utc_now
 from node.config_models import OidcTable
 from node.role_rows import role_rows_of
 

@@ -22,11 +22,11 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.engine import CursorResult, Result
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import utc_now
 from app.db.models import RecoveryCode, User
 from app.security.roles import Role
 from app.security.sealed import Seal
 from app.security.secrets import digest, same
+from app.times import utc_now
 
 Wanted = Literal["optional", "admins", "everyone"]
 STEP_S: Final = 30

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import rfc3339, utc_now
 from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.models import ApiToken
 from app.security import trail
@@ -17,6 +16,7 @@ from app.security.grants import grants_json
 from app.security.identity import issue_api_token
 from app.security.links import at_the_console
 from app.security.people import user_named
+from app.times import rfc3339, utc_now
 
 Result = TypeVar("Result")
 

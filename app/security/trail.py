@@ -17,11 +17,11 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import utc_now
 from app.db.engine import Sessions
 from app.db.models import TrailRow
 from app.security.roles import Grants, Viewer
 from app.security.trail_chain import BEGUN, ENDED, append, begun_content, trim
+from app.times import utc_now
 
 log = logging.getLogger(__name__)
 NOBODY = Viewer(0, "-", Grants("-"), "none", 0)

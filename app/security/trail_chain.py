@@ -16,8 +16,8 @@ from typing import Any, Final
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import rfc3339, utc_now
 from app.db.models import TrailLink, TrailRow
+from app.times import rfc3339, utc_now
 from node.hash_chain import (
     BEGUN,
     CUT,

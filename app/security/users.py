@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import false, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.base import rfc3339
 from app.db.models import User
 from app.security import trail
 from app.security.grants import GrantError, change, grants_json
@@ -21,6 +20,7 @@ from app.security.people import user_named
 from app.security.roles import Role
 from app.security.second_factor import remove
 from app.security.tokens import within
+from app.times import rfc3339
 
 
 async def is_last_admin(db: AsyncSession, user: User) -> bool:

@@ -21,8 +21,8 @@ import pytest
 
 from app.console.app import create_app
 from app.console.settings import ConsoleSettings, Seed
-from app.db.base import rfc3339, utc_now
 from app.notify.notifier import Notifier
+from app.times import rfc3339, utc_now
 from node.children import apart
 from tests.api.group import ROOT, Group, running_group
 from tests.unit.console_kit import Kit, Person, run

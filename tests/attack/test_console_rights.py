@@ -16,8 +16,8 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from app.db.base import utc_now
 from app.db.models import ApiToken, LoginSession
+from app.times import utc_now
 from tests.unit.console_kit import BASE, Kit, Person, run, running
 
 ABSENT: Final = "no-such-group"

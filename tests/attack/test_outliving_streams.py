@@ -19,8 +19,8 @@ from starlette.requests import Request
 
 from app.console import live
 from app.console.live import Fragment, Hub, LiveKey
-from app.db.base import utc_now
 from app.db.models import LoginSession
+from app.times import utc_now
 from node.access_rows import Right
 from node.closed_stream import ClosedStream
 from node.config import load

@@ -19,8 +19,8 @@ import httpx2
 import pytest
 
 from app.console.settings import Seed
-from app.db.base import rfc3339, utc_now
 from app.db.models import EventRow
+from app.times import rfc3339, utc_now
 from tests.attack.remoting_kit import drawn
 from tests.unit.console_kit import BASE, Kit, Person, run, running
 from tests.unit.fake_control import FakeGroup

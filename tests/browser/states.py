@@ -20,10 +20,10 @@ from app.api import alerts
 from app.audit.entries import HeldEntry
 from app.console.audit_pages import ended
 from app.console.repairs import STEPS as REPAIR_STEPS
-from app.db.base import rfc3339, utc_now
 from app.db.models import AlertWindow
 from app.notify.outbox import Health, Message
 from app.notify.routes import NewRoute
+from app.times import rfc3339, utc_now
 from tests.browser.kit import Console
 from tests.browser.message_states import PAGES as MESSAGE_PAGES
 from tests.unit.fake_control import FakeGroup

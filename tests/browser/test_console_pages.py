@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from app.db.base import rfc3339, utc_now
+from app.times import rfc3339, utc_now
 from tests.browser.kit import Console, Visitor, chromium, running_console
 from tests.prepare import find_chromium
 from tests.unit.fake_control import FakeGroup

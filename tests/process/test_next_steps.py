@@ -20,7 +20,6 @@ import pytest
 
 from app.bench.observer import Observer
 from app.commands.endings import Exit
-from app.db.base import rfc3339, utc_now
 from app.demo import run as demo
 from app.demo.breaks import SLOW_BY_S
 from app.demo.processes import descendants_of, engine_of
@@ -29,6 +28,7 @@ from app.health.audited import open_audit
 from app.health.facts import ATTENTION, Finding
 from app.health.group_view import AuditView, GroupView, Problem
 from app.health.next_steps import next_step
+from app.times import rfc3339, utc_now
 from node.client.machine import MachineClient
 from tests.ports import free_ports
 from tests.process.test_sentence import WITHIN_S, Run, demo_in, flip, follower_of

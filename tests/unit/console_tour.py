@@ -15,10 +15,10 @@ import httpx2
 import pyotp
 
 from app.api.audits import AuditRunner
-from app.db.base import rfc3339, utc_now
 from app.demo.breaks import Broken
 from app.demo.state import DemoMember
 from app.health.group_view import Problem
+from app.times import rfc3339, utc_now
 from tests.unit.console_kit import Kit, Person, documented, running
 from tests.unit.fake_control import TRUNCATION, FakeGroup
 from tests.unit.fake_pair import FakePair

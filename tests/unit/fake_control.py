@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from app.db.base import rfc3339, utc_now
+from app.times import rfc3339, utc_now
 
 Json = dict[str, Any]
 

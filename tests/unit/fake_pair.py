@@ -11,10 +11,10 @@ from app.console.aggregate import ClusterInfo, group_view
 from app.console.pair_asking import state_of
 from app.console.sample import NodeSample
 from app.console.verdict import conclude
-from app.db.base import rfc3339, utc_now
 from app.health.classify import classify
 from app.health.group_view import GroupView
 from app.health.recall import Recall
+from app.times import rfc3339, utc_now
 from node.views.ha import HaView
 
 Json = dict[str, Any]

@@ -18,11 +18,11 @@ from sqlalchemy.exc import OperationalError
 from app.console.sample import Clock, NodeSample
 from app.console.their_clock import ours_is_behind
 from app.db.alerts import Alerts
-from app.db.base import rfc3339, utc_now
 from app.db.models import AlertMessage
 from app.health.clock_steps import WallClock
 from app.notify.notifier import Notifier
 from app.notify.rules import Key
+from app.times import rfc3339, utc_now
 from tests.databases import opened
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.receivers import Receiver, http_receiver

@@ -19,8 +19,8 @@ from app.console.schedule_pages import next_time
 from app.console.schedules import NOT_ENDED, bring_back, following, start_one
 from app.console.settings import Seed
 from app.db.audits import FINAL, AuditRow
-from app.db.base import parse_time, rfc3339, utc_now
 from app.db.schedules import ScheduleRow, Schedules
+from app.times import parse_time, rfc3339, utc_now
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.fake_pair import FakePair
 

@@ -16,8 +16,8 @@ from app.commands.standing import AskedMember, StatusView
 from app.commands.standing import summary_of as summary
 from app.commands.status_table import table_of
 from app.commands.targets import Target, target_of
-from app.health.facts import rfc3339
 from app.health.recall import Recall
+from app.times import rfc3339
 from node.client import AnotherGroup
 from node.views.reading import read
 from node.views.state import StateView

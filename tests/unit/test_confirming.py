@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from app.console.members_pages import rows_of
-from app.db.base import rfc3339
 from app.health.confirming import confirm_nothing, survives, takes_no_writes
 from app.health.group_view import GroupView
+from app.times import rfc3339
 from tests.unit.fake_control import FakeGroup
 from tests.unit.group_story import T0, Story
 from tests.unit.test_learners_in_view import WithLearner

@@ -22,10 +22,10 @@ from app.console.settings import ConsoleSettings
 from app.db import engine as engine_module
 from app.db.alerts import Alerts
 from app.db.audits import AuditRow, Audits
-from app.db.base import parse_time, rfc3339, utc_now
 from app.db.engine import DriverMissing, downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import AlertMute, AlertRoute, AlertWindow, Base, Cluster
 from app.db.repositories import Clusters, Events, Operations, describe, meta
+from app.times import parse_time, rfc3339, utc_now
 from node.views.events import EventView
 from node.views.reading import read
 from tests.databases import database_url

@@ -15,10 +15,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.console.history import History
-from app.db.base import rfc3339, utc_now
 from app.db.repositories import DONE, Events
 from app.security import trail
 from app.security.identity import SEEN_EVERY
+from app.times import rfc3339, utc_now
 from node.views.events import EventView
 from tests.unit.console_kit import Kit, Person, run, running
 

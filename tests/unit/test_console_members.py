@@ -12,8 +12,8 @@ from app.console import member_changes as changes_module
 from app.console.configurations import changed
 from app.console.member_changes import LeaderSays, MemberChange, QuorumThen, checks_of
 from app.console.members_pages import row_of
-from app.db.base import rfc3339, utc_now
 from app.health.group_view import ClusterView, GroupView, QuorumView
+from app.times import rfc3339, utc_now
 from node.views.members import MemberView
 from tests.unit import views
 from tests.unit.console_kit import Kit, Person, run, running

@@ -17,7 +17,7 @@ from app.console import starts as starts_module
 from app.console.errors import NodeUnreachable
 from app.console.nodes import Nodes
 from app.console.settings import ConsoleSettings
-from app.db.base import utc_now
+from app.times import utc_now
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup
 

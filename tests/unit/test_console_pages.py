@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.console.fragments import GROUP_FRAGMENTS, render_fragments
-from app.db.base import rfc3339, utc_now
 from app.resources import resource
+from app.times import rfc3339, utc_now
 from node.views.events import EventView
 from tests.unit import views
 from tests.unit.console_kit import Kit, run, running

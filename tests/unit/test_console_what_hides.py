@@ -10,7 +10,7 @@ from app.console.format import clock
 from app.console.pages import change_words, lag_summary, operation_facts
 from app.console.tiers import COLUMNS, fold, row_of
 from app.console.waterline import waterline
-from app.db.base import rfc3339
+from app.times import rfc3339
 from tests.unit import views
 from tests.unit.group_story import T0, Story
 

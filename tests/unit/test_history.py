@@ -16,9 +16,9 @@ from app.console.errors import NotFound
 from app.console.history import History
 from app.console.packing import NULL, pack, unpack
 from app.console.tiers import COLUMNS, TIERS, Buckets, T, bucketed, row_of, to_columns, to_rows
-from app.db.base import rfc3339
 from app.db.engine import open_engine, open_sessions, upgrade
 from app.health.group_view import GroupView, MemberView
+from app.times import rfc3339
 from node.views.reading import read
 from node.views.replication import WatermarkView
 from tests.databases import database_url

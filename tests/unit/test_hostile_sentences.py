@@ -13,9 +13,10 @@ import pytest
 
 from app.commands.status_table import table_of
 from app.console.sample import Clock, NodeSample
-from app.health.facts import ATTENTION, Finding, rfc3339
+from app.health.facts import ATTENTION, Finding
 from app.health.group_view import GroupView, StartView
 from app.health.next_steps import next_step
+from app.times import rfc3339
 from tests.unit.fake_control import FakeGroup, FakeNode
 from tests.unit.group_story import T0, Story
 from tests.unit.test_cli_status import FRESH, NOW, look, member, silent, with_peers

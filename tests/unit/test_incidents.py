@@ -7,9 +7,9 @@ from pathlib import Path
 
 from app.console.app import templates
 from app.console.fragments import render_fragments
-from app.db.base import rfc3339, utc_now
 from app.health.group_view import Incident
 from app.health.incidents import Incidents, event_of_incident, with_cuts
+from app.times import rfc3339, utc_now
 from node.views.events import EventView
 from tests.unit import views
 from tests.unit.console_kit import run, running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.db.base import utc_now
 from app.notify.notifier import Notifier
+from app.times import utc_now
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.receivers import http_receiver
 

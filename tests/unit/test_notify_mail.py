@@ -18,11 +18,11 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, Session
 
-from app.db.base import utc_now
 from app.notify import mail
 from app.notify.message import trial_payload
 from app.notify.routes import MailTarget
 from app.notify.webhook import NotDelivered
+from app.times import utc_now
 from tests.ports import free_ports
 from tests.unit.console_kit import run, running
 

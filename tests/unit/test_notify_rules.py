@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.health.facts import rfc3339
 from app.health.group_view import Problem
 from app.notify.rules import (
     OVER_AFTER_S,
@@ -27,6 +26,7 @@ from app.notify.rules import (
     step,
     weaker,
 )
+from app.times import rfc3339
 
 T0 = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 N2 = Key("demo", "cut_off:n2")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.db.base import utc_now
 from app.notify.message import trial_payload
 from app.notify.webhook import NotDelivered, checked_url, host_of, post
+from app.times import utc_now
 from tests.ports import free_ports
 from tests.unit.console_kit import run
 from tests.unit.receivers import http_receiver

@@ -11,10 +11,10 @@ from sqlalchemy import select, update
 
 from app.cli import run as quorumscope
 from app.console.settings import ConsoleSettings, SettingsError
-from app.db.base import utc_now
 from app.db.models import LoginSession, User
 from app.security.group_roles import grants_by, groups_in
 from app.security.roles import Grants
+from app.times import utc_now
 from node.config import ConfigError, load
 from node.config_models import OidcTable
 from node.role_rows import role_rows_of

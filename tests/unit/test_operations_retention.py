@@ -12,9 +12,9 @@ from sqlalchemy import func, select
 
 from app.db import retention
 from app.db.audits import AuditFindingRow, AuditRow, Audits
-from app.db.base import utc_now
 from app.db.models import OperationRow
 from app.db.repositories import DONE, FAILED, RUNNING, UNKNOWN, Operations
+from app.times import utc_now
 from tests.unit.console_kit import run, running
 
 NOW = utc_now()

@@ -29,10 +29,10 @@ from app.console.own_facts import (
 )
 from app.console.own_rules import AUTHORITIES, OURS, OwnProblems
 from app.console.own_watch import OwnWatch
-from app.db.base import utc_now
 from app.db.engine import open_engine, open_sessions
 from app.db.models import ApiToken
 from app.db.opened_file import OpenedFile
+from app.times import utc_now
 from node.certificates import ends_of, not_after
 from tests.unit.console_kit import Kit, Person, run, running
 from tests.unit.receivers import Receiver, http_receiver

@@ -19,12 +19,12 @@ from app.console.pair_metrics import gauges
 from app.console.pair_view import connections_of, context_of, picture_of, rows_of, waiting_of
 from app.console.settings import Seed
 from app.console.waterline import ZERO_X
-from app.db.base import rfc3339
 from app.health.classify import classify
 from app.health.facts import capital
 from app.health.group_view import AuditView
 from app.health.pair_steps import ADVICE
 from app.health.recall import Recall
+from app.times import rfc3339
 from node.views.message_answers import Broker
 from tests.unit.console_kit import running
 from tests.unit.fake_brokers import example

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from app.db.base import rfc3339
 from app.pki import Wanted, make
+from app.times import rfc3339
 from node.certificates import ends_of
 from node.engine.certificates import CLIENTS_MAX, PortCertificates
 from node.transport.connection import Connection

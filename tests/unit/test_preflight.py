@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.console.preflight import Preflight, preflight
-from app.db.base import rfc3339
+from app.times import rfc3339
 from tests.unit.group_story import T0, Story
 
 FAULT = {"first_index": 5, "last_index": 7, "kind": "crc_invalid", "detail": ""}

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from app.console.verdict import quorum_phrase
-from app.db.base import rfc3339
 from app.health import facts
 from app.health.advice import ADVICE, ALARM
 from app.health.audited import open_audit
 from app.health.facts import spell
 from app.health.group_view import AuditView, QuorumView
 from app.health.pair_steps import ADVICE as PAIR_ADVICE
+from app.times import rfc3339
 from tests.unit.fake_control import FakeGroup
 from tests.unit.group_story import T0, Story
 

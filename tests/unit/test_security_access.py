@@ -14,13 +14,13 @@ from pwdlib.hashers import HasherProtocol
 from sqlalchemy import select, update
 
 from app.console.login import safe_next
-from app.db.base import utc_now
 from app.db.engine import Sessions, open_engine, open_sessions
 from app.db.models import ApiToken, LoginLink, LoginSession, User
 from app.security import identity, links, tokens
 from app.security.grants import GrantError
 from app.security.people import user_named
 from app.security.users import is_last_admin
+from app.times import utc_now
 from tests.databases import database_url
 from tests.unit.console_kit import BASE, Kit, Person, run, running
 

@@ -19,10 +19,10 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
 
 from app.command_line import run as quorumscope
-from app.db.base import utc_now
 from app.db.engine import open_engine, open_sessions
 from app.db.models import TrailLink, TrailRow
 from app.security import links, trail, trail_chain
+from app.times import utc_now
 from tests.databases import database_url, opened, prepared_url
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.test_login_limits import login

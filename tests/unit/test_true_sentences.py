@@ -15,9 +15,10 @@ import typer
 from app.command_line import app, bring_in
 from app.console.preflight import preflight
 from app.console.watch import closed, opened
-from app.health.facts import Facts, rfc3339
+from app.health.facts import Facts
 from app.health.group_view import GroupView
 from app.health.proof import unproven
+from app.times import rfc3339
 from node.views.events import EventView
 from tests.unit.fake_control import FakeNode
 from tests.unit.group_story import T0, Story

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.console.verdict import conclude
-from app.db.base import rfc3339
 from app.health.group_view import GroupView
+from app.times import rfc3339
 from node.views.reading import read
 
 Json = dict[str, Any]

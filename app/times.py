@@ -1,0 +1,33 @@
+"""Times as the console reckons, reads and writes them: UTC, with milliseconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database; what differs by more is wrong
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def written_ahead(at: datetime, now: datetime) -> bool:
+    """Whether that was written while the clock was ahead: what is reckoned from it would last for as long as it was."""
+    return at - now > CLOCKS_DIFFER
+
+
+def rfc3339(at: datetime) -> str:
+    """UTC with milliseconds, as every answer writes times."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> datetime:
+    """An RFC 3339 time; ValueError without a zone, and where it is in no year that there is in UTC."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"{text!r} names no time zone")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r}: {error}") from None

@@ -24,8 +24,8 @@ from node.client import (
     Unreachable,
     Unsupported,
 )
+from node.client.errors import DENIED
 from node.client.lane import open_lane
-from node.client.leader import DENIED
 from node.client.link import NotSupported, RemotingError
 from node.client.plain_dledger import INDEX_MAX
 from node.config import Settings, read_token, split_address

@@ -17,8 +17,7 @@ from typing import Any, Final, Protocol
 
 from node.client.append_group import AppendResult, Group
 from node.client.arguments import ENTRIES_MAX, body_of_entry, number_of, seconds_of
-from node.client.errors import Denied, NotAppended, OutcomeUnknown
-from node.client.leader import DENIED
+from node.client.errors import DENIED, Denied, NotAppended, OutcomeUnknown
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of, check_loop
 from node.client.plain_dledger import append_one
 from node.client.retry import Retry

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from node.protocol.packed_bodies import PackedBodies
+from node.protocol.peers import checked_address
 
 INDEX_MAX: Final = (1 << 63) - 1
 SECONDS_MAX: Final = 1_000_000_000
@@ -33,6 +34,18 @@ def bodies_of_run(bodies: Iterable[Any]) -> Sequence[bytes]:
     if list(map(type, held)).count(bytes) == len(held):  # half the time of a set of them
         return held
     return [body_of_entry(body) for body in held]
+
+
+def text_of(what: str, text: Any) -> str:
+    """Raises TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a text, not {type(text).__name__}")
+    return text
+
+
+def checked_addresses(members: Mapping[str, Any]) -> dict[str, str]:
+    """Raises TypeError, ValueError."""
+    return {one: checked_address(text_of(f"the address of {one}", at)) for one, at in members.items()}
 
 
 def index_of(index: Any) -> int:

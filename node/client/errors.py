@@ -4,7 +4,11 @@ C2)."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from node.protocol.codes import ResponseCode
+
+DENIED: Final = frozenset({ResponseCode.UNKNOWN_GROUP, ResponseCode.UNEXPECTED_MEMBER})
 
 
 class LedgerError(Exception):

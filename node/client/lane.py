@@ -19,8 +19,7 @@ from typing import Final, Protocol
 
 from node.client.append_group import AppendResult
 from node.client.appends import RETRIED
-from node.client.errors import Denied, LaneEnded, LedgerError, NotAppended, OutcomeUnknown
-from node.client.leader import DENIED
+from node.client.errors import DENIED, Denied, LaneEnded, LedgerError, NotAppended, OutcomeUnknown
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.retry import Retry
 from node.protocol.codes import RequestCode, ResponseCode

@@ -11,15 +11,14 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from node.client.errors import AnotherGroup, Denied
+from node.client.errors import Denied
 from node.client.link import MemberLink
-from node.protocol.codes import RequestCode, ResponseCode
+from node.protocol.codes import RequestCode
 from node.protocol.quorum import majority_of
 from node.transport.bodies import BodyError
 
 ANSWER_WITHIN_S: Final = 1.0
 STRAGGLERS_WITHIN_S: Final = 0.05
-DENIED: Final = frozenset({ResponseCode.UNKNOWN_GROUP, ResponseCode.UNEXPECTED_MEMBER})
 
 
 async def find_leader(links: Collection[MemberLink]) -> str | None:
@@ -47,9 +46,11 @@ def no_leader_among(links: Collection[MemberLink]) -> str:
 
 
 async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
-    """Who says what, once one says that it leads itself; else soon after a majority has answered. Raises Denied."""
+    """Who says what, once one says that it leads itself; else soon after a majority has answered. Raises Denied where
+    nobody answers but another group's members: one address may be theirs by now."""
     waiting = {asyncio.ensure_future(_ask(link)): link.member_id for link in links}
     voices: dict[str, str] = {}
+    denied: Denied | None = None
     try:
         while waiting:
             enough = len(voices) >= majority_of(len(links))
@@ -60,14 +61,16 @@ async def _ask_all(links: Collection[MemberLink]) -> dict[str, str]:
             for task in done:
                 member_id, said = waiting.pop(task), task.result()
                 if isinstance(said, Denied):
-                    raise said
-                if said is not None:
+                    denied = said
+                elif said is not None:
                     voices[member_id] = said
                 if said == member_id:
                     return voices
     finally:
         for task in waiting:
             task.cancel()
+    if denied is not None and not voices:
+        raise denied
     return voices
 
 
@@ -77,13 +80,11 @@ async def _ask(link: MemberLink) -> str | Denied | None:
     try:
         await link.connect()
         fields = await link.ask(RequestCode.METADATA, {}, ANSWER_WITHIN_S)
-        if fields.code() in DENIED:
-            return Denied(f"{link.member_id} answers {fields.code().name}")
         link.identity.check(link, fields)
         link.identity.learn(fields)
         link.named_leader = fields.optional_text("leaderId") or ""
         return link.named_leader
-    except AnotherGroup as error:
+    except Denied as error:
         return error
     except (OSError, TimeoutError, LookupError, BodyError):
         return None

@@ -16,11 +16,11 @@ from typing import Any, Final
 from node.background import Background
 from node.client.append_group import AppendResult
 from node.client.appends import Appends
-from node.client.arguments import bodies_of_run, index_of
+from node.client.arguments import bodies_of_run, checked_addresses, index_of
 from node.client.committed import CommittedPosition, CommittedStream
-from node.client.errors import Denied, LedgerError, Trimmed, Unreachable, Unsupported
+from node.client.errors import DENIED, Denied, LedgerError, Trimmed, Unreachable, Unsupported
 from node.client.lane import Lane, open_lane
-from node.client.leader import DENIED, find_leader, no_leader_among
+from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
 from node.client.members import links_to_new
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
@@ -67,7 +67,7 @@ class LedgerClient:
         follow_redirects: bool = True,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        members = parse_peers(peers) if isinstance(peers, str) else dict(peers)
+        members = parse_peers(peers) if isinstance(peers, str) else checked_addresses(peers)
         if not members:
             raise ValueError("a client needs at least one member's address")
         self.peers: Mapping[str, str] = members
@@ -149,6 +149,8 @@ class LedgerClient:
         """The member to ask. Raises Unreachable at the deadline."""
         if not self.follow_redirects:
             return next(iter(self._links.values()))
+        if self._leader_id is not None and self._links[self._leader_id].foreign:
+            self._leader_id = None
         while self._leader_id is None:
             await self._probe(retry)
             if self._leader_id is None:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from node.client.errors import AnotherGroup, Closed, NotAppended, WrongLoop
+from node.client.arguments import text_of
+from node.client.errors import DENIED, AnotherGroup, Closed, Denied, NotAppended, WrongLoop
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_members import MEMBERS_MAX
@@ -62,7 +63,8 @@ class GroupIdentity:
     """Which group a client speaks to: its name, and its id as soon as a member has sent it (SAFETY C9)."""
 
     def __init__(self, group: str, group_id: str | None = None) -> None:
-        self.group, self.group_id = group, group_id
+        """Raises TypeError."""
+        self.group, self.group_id = text_of("group", group), group_id
         self.members: dict[str, str] = {}  # as its members named them last, and where these are reached
         self.state_machine: str | None = None  # its kind; None: not known, or none
 
@@ -77,7 +79,11 @@ class GroupIdentity:
                 self.members = check_peers(known)
 
     def check(self, link: MemberLink, answer: Fields) -> None:
-        """Whoever answered METADATA is of this group, as far as it says. Raises AnotherGroup."""
+        """Whoever answered METADATA is of this group, as far as it says. Raises Denied, AnotherGroup."""
+        if answer.code() in DENIED:
+            text = f"{link.member_id} at {link.address} answers {answer.code().name}"
+            link.give_up(text)
+            raise Denied(text)
         reported = answer.optional_text("groupId")
         if reported is None:
             return  # it has no id yet, or is of a release that knows of none
@@ -90,7 +96,8 @@ class GroupIdentity:
 
 
 class MemberLink:
-    """Dials when needed, and again after a loss. Once the group's id is known, nothing is sent to another one's."""
+    """Dials when needed, and again after a loss. Each new connection is asked whose it is, for an address may be
+    another group's by now: nothing else is sent to that one, nor is it shown the token."""
 
     def __init__(
         self, member_id: str, address: str, group: str | GroupIdentity, tls: ssl.SSLContext | None = None,
@@ -119,6 +126,7 @@ class MemberLink:
         self._look_timer: asyncio.TimerHandle | None = None
         self._heard, self._heard_then, self._silent_looks = 0, 0, 0
         self.hung_up = False  # its newest connection was closed by the other side
+        self.foreign = False  # when it was dialled last, another group's member answered
 
     def another(self) -> MemberLink:
         """One more to the same member, for the same event loop."""
@@ -136,7 +144,7 @@ class MemberLink:
         return self._connection is not None and not self._connection.closed
 
     async def connect(self) -> None:
-        """Opens the connection. Raises Lost (nothing sent), AnotherGroup, Closed.
+        """Opens the connection. Raises Lost (nothing sent), Denied, AnotherGroup, Closed.
 
         Who waits while another dials has its answer, too: a member that is silent costs all of them one dial's time.
         A caller that has less time than a dial gives up its own alone: whoever waits behind it dials again.
@@ -156,20 +164,20 @@ class MemberLink:
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):
                     await dial(connection, host, port, self._tls)
-                    if self.identity.group_id is not None:
-                        await self._check_group(connection)
+                    await self._check_group(connection)
             except (OSError, TimeoutError, RemotingError, BodyError) as error:
                 connection.abort()
                 self._failed_dials += 1
                 self._why_not = f"{self.member_id} at {self.address}: {str(error) or 'no connection in time'}"
                 raise Lost(self._why_not, sent=False) from error
-            except BaseException:  # another group's; or whoever wanted it is not interested any more
+            except BaseException as error:  # another group's; or whoever wanted it is not interested any more
+                self.foreign = isinstance(error, Denied)
                 connection.abort()
                 raise
             if self._closed:
                 connection.abort()
             self._check_open_client()
-            self._connection, self.plain = connection, False
+            self._connection, self.plain, self.foreign = connection, False, False
             self._unshown = self._token is not None
 
     def _check_open_client(self) -> None:
@@ -310,8 +318,8 @@ class MemberLink:
 
     def _on_closed(self, connection: Connection) -> None:
         if self._checked(connection, Lost(f"{self.member_id}: {HUNG_UP}", sent=False)):
-            return
-        if self._connection is connection:
+            self.hung_up = True
+        elif self._connection is connection:
             self.hung_up = True
             self._fail(HUNG_UP)
 

@@ -12,9 +12,8 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from node.client.arguments import seconds_of
-from node.client.errors import Denied, LedgerError, NotAppended, OutcomeUnknown, Unsupported
+from node.client.errors import DENIED, Denied, LedgerError, NotAppended, OutcomeUnknown, Unsupported
 from node.client.gathered import Gathered
-from node.client.leader import DENIED
 from node.client.ledger_client import LedgerClient
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError
 from node.client.members import link_to

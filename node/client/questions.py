@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from node.client.errors import Closed, Denied, LedgerError, OutcomeUnknown, Unreachable, Unsupported
-from node.client.leader import DENIED
+from node.client.errors import DENIED, Closed, Denied, LedgerError, OutcomeUnknown, Unreachable, Unsupported
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError
 from node.protocol.codes import RemotingCode, RequestCode
 from node.transport.bodies import BodyError, Fields

@@ -1,0 +1,126 @@
+"""Where a member of another group listens at an address that a client knows: nothing of its own goes there (C9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from node.client import Denied, LedgerClient, OutcomeUnknown
+from node.client.leader import find_leader
+from node.client.link import MemberLink
+from node.protocol.codes import ResponseCode
+from tests.unit.test_client_leader import ScriptedMember
+
+FOREIGN = int(ResponseCode.UNKNOWN_GROUP)
+
+
+def run(story: Callable[[AsyncExitStack], Awaitable[None]]) -> None:
+    async def work() -> None:
+        async with AsyncExitStack() as stack, asyncio.timeout(60):
+            await story(stack)
+
+    asyncio.run(work())
+
+
+async def listening(stack: AsyncExitStack, member: ScriptedMember, port: int = 0) -> ScriptedMember:
+    await member.listen(port)
+    stack.push_async_callback(member.close)
+    return member
+
+
+def client_of(stack: AsyncExitStack, **members: ScriptedMember) -> LedgerClient:
+    client = LedgerClient({name: member.address for name, member in members.items()}, group="g", deadline_s=10.0)
+    stack.push_async_callback(client.close)
+    return client
+
+
+async def taken_over(stack: AsyncExitStack, gone: ScriptedMember) -> ScriptedMember:
+    """Another group's leader, where that member listened."""
+    await gone.close()
+    return await listening(stack, ScriptedMember("a", code=FOREIGN), int(gone.address.rpartition(":")[2]))
+
+
+def test_what_listens_where_a_member_did_gets_no_append_of_another_group() -> None:
+    """Also where the client never heard of the group's id: the name says enough."""
+
+    async def story(stack: AsyncExitStack) -> None:
+        member = await listening(stack, ScriptedMember("a"))
+        client = client_of(stack, a=member)
+        await client.append(b"ours")
+        foreign = await taken_over(stack, member)
+        for _ in range(3):
+            with pytest.raises((Denied, OutcomeUnknown)) as refused:
+                await client.append(b"for our group alone")
+        assert isinstance(refused.value, Denied)
+        assert foreign.appended == 0
+
+    run(story)
+
+
+def test_a_client_that_asks_for_no_leader_looks_whose_member_it_is_as_well() -> None:
+    async def story(stack: AsyncExitStack) -> None:
+        foreign = await listening(stack, ScriptedMember("a", code=FOREIGN))
+        client = LedgerClient({"a": foreign.address}, group="g", deadline_s=10.0, follow_redirects=False)
+        stack.push_async_callback(client.close)
+        with pytest.raises(Denied):
+            await client.append(b"for our group alone")
+        assert foreign.appended == 0
+
+    run(story)
+
+
+def test_one_address_of_another_group_keeps_no_client_from_its_own() -> None:
+    """It was a member's that was removed, say. Whoever of ours leads is found, in whatever order they answer."""
+
+    async def story(stack: AsyncExitStack) -> None:
+        foreign = await listening(stack, ScriptedMember("a", code=FOREIGN))
+        ours = await listening(stack, ScriptedMember("b"))
+        links = [MemberLink(name, member.address, "g") for name, member in (("a", foreign), ("b", ours))]
+        for link in links:
+            stack.callback(link.close)
+        held: list[tuple[Any, Any]] | None = []
+        answer, refuse = ours.answer, foreign.answer
+
+        def answer_second(*asked: Any) -> None:
+            answer(*asked) if held is None else held.append(asked)
+
+        def refuse_first(*asked: Any) -> None:
+            nonlocal held
+            refuse(*asked)
+            waiting, held = held or [], None
+            for one in waiting:
+                answer(*one)
+
+        ours.answer, foreign.answer = answer_second, refuse_first  # type: ignore[method-assign]
+        assert await find_leader(links) == "b"
+
+    run(story)
+
+
+def test_a_client_finds_its_own_leader_after_the_address_of_its_last_one_is_anothers() -> None:
+    async def story(stack: AsyncExitStack) -> None:
+        old, new = await listening(stack, ScriptedMember("a")), await listening(stack, ScriptedMember("a"))
+        client = client_of(stack, a=old, b=new)
+        await client.append(b"while a leads")
+        foreign = await taken_over(stack, old)
+        new.says = "b"
+        with pytest.raises((Denied, OutcomeUnknown)):
+            while True:
+                await client.append(b"to a, as far as is known")
+        await client.append(b"to b")
+        assert (foreign.appended, new.appended) == (0, 1)
+
+    run(story)
+
+
+@pytest.mark.parametrize(("wrong", "error"), [
+    ({"group": 5}, TypeError), ({"group": None}, TypeError), ({"peers": {"a": 5}}, TypeError),
+    ({"peers": {"a": "no port"}}, ValueError),
+])  # fmt: skip
+def test_what_can_name_no_group_and_no_member_makes_no_client(wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        LedgerClient(**{"peers": {"a": "127.0.0.1:1"}, "group": "g"} | wrong)

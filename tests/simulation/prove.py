@@ -21,7 +21,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.simulation.broker.campaign import run_seed as serve
-from tests.simulation.campaign import run_seed
+from tests.simulation.campaign import EXIT_NEVER_OCCURRED, run_seed
 from tests.simulation.driver.campaign import run_seed as drive
 from tests.simulation.ha.campaign import run_seed as follow
 from tests.simulation.mutants import MUTANTS, Mutant
@@ -242,9 +242,10 @@ def _all_clean(found: Iterable[Worlds]) -> bool:
     return all(one.violation is None for one in found)
 
 
-def _run(*command: str, **variables: str) -> bool:
+def _run(*command: str, sound_codes: Collection[int] = (0,), **variables: str) -> bool:
     print(" ".join(command), flush=True)
-    return subprocess.run([sys.executable, *command], check=False, env={**os.environ, **variables}).returncode == 0
+    done = subprocess.run([sys.executable, *command], check=False, env={**os.environ, **variables})
+    return done.returncode in sound_codes
 
 
 def _properties(options: argparse.Namespace) -> bool:
@@ -252,26 +253,29 @@ def _properties(options: argparse.Namespace) -> bool:
     return _run("-m", "pytest", "-q", "-n", str(options.jobs), "tests/unit", DRAW_EXAMPLES="1")
 
 
-def _campaign(seeds: range, options: argparse.Namespace) -> bool:
+def _campaign(seeds: range, options: argparse.Namespace, sound_codes: Collection[int] = (0,)) -> bool:
     """Everything at once, over these seeds; a part of them also in the driver's and the broker's worlds."""
     if not seeds:
         return True
     words = ("--first", str(seeds.start), "--jobs", str(options.jobs))
     driven = ("--seeds", str(max(1, len(seeds) // DRIVER_SHARE)), "--steps", str(DRIVER_STEPS * options.steps))
-    sound = _run("-m", "tests.simulation", *words, "--seeds", str(len(seeds)), "--steps", str(options.steps))
+    counted = ("--seeds", str(len(seeds)), "--steps", str(options.steps))
+    sound = _run("-m", "tests.simulation", *words, *counted, sound_codes=sound_codes)
     served = ("--seeds", str(max(1, len(seeds) // BROKER_SHARE)), "--steps", str(BROKER_STEPS * options.steps))
     sound &= _run("-m", "tests.simulation.driver.campaign", *words, *driven)
     return _run("-m", "tests.simulation.broker.campaign", *words, *served) and sound
 
 
 def _of_the_commit(options: argparse.Namespace) -> bool:
+    """Violations count, and what never occurred does not: a rare event is missing in one drawn campaign and there in
+    the next. That the simulator reaches everything is asked of the fixed seeds, where a list of seeds can be mended."""
     commit = options.commit or head()
     if commit is None:
         print("this is no checkout: the seeds of its commit are left out", flush=True)
         return True
     seeds = commit_seeds(commit, options.seeds)
     print(f"commit {commit}: seeds {seeds.start}..{seeds.stop - 1}", flush=True)
-    return _campaign(seeds, options)
+    return _campaign(seeds, options, (0, EXIT_NEVER_OCCURRED))
 
 
 def _processes() -> bool:

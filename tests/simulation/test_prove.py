@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,26 @@ def test_a_commit_names_its_seeds() -> None:
     assert len(seeds) == 500 and seeds == prove.commit_seeds("c9725aa0f8d1e2b3c4d5", 500)
     assert seeds.start >= prove.FIXED_MOST
     assert seeds != prove.commit_seeds("c9725aa0f8d2e2b3c4d5", 500)
+
+
+@pytest.mark.parametrize(("code", "of_the_commit", "fixed"), [(0, 0, 0), (1, 1, 1), (2, 0, 1)])
+def test_only_the_fixed_seeds_have_to_reach_everything(
+    monkeypatch: pytest.MonkeyPatch, code: int, of_the_commit: int, fixed: int
+) -> None:
+    """Code 2 of a campaign: no violation, but something never occurred."""
+
+    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, code if command[2] == "tests.simulation" else 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert prove.main(["--quick", "--no-mutants"]) == fixed
+    monkeypatch.setattr(prove, "_campaign", partial(_drawn_only, prove._campaign))
+    words = ["--no-mutants", "--no-processes", "--commit", "c9725aa0f8d1e2b3c4d5"]
+    assert prove.main(words) == of_the_commit
+
+
+def _drawn_only(campaign: Callable[..., bool], seeds: range, *rest: Any) -> bool:
+    return seeds.start < prove.FIXED_MOST or campaign(seeds, *rest)
 
 
 def test_each_phase_has_its_verdict_at_the_end(

@@ -1,8 +1,9 @@
 """A member's disk that fills up and gets space again.
 
 Where this process may mount: a tmpfs of a few MiB under the member's data, filled by a file beside the store. Elsewhere
-a quota: RLIMIT_FSIZE of the running engine, just below the length of a data file, so that the next file cannot be had
-(EFBIG, which the store takes as no space) while all small files and nearly all of the present one can be written.
+a quota: RLIMIT_FSIZE of the running engine, one byte below the length of a data file, so that the next file cannot be
+had (EFBIG, which the store takes as no space) while all small files and those that are there can be written. As on a
+full disk: what an engine that is started anew has to zero in them is space that it has.
 
 Invariant: `free` undoes `fill` entirely, also after the engine was started anew in between.
 """
@@ -22,7 +23,6 @@ from tests.process.net_namespaces import tool
 
 FILLER: Final = "somebody-elses-file"
 _CHUNK: Final = bytes(64 * 1024)
-_PAGE_BYTES: Final = 4096
 
 
 class SmallDisk(Protocol):
@@ -69,7 +69,7 @@ class QuotaDisk:
     """RLIMIT_FSIZE of what runs below the member's supervisor, and of the supervisor itself for what it starts."""
 
     def __init__(self, data_file_bytes: int, supervisor: Callable[[], int | None]) -> None:
-        self._limit, self._supervisor = data_file_bytes - _PAGE_BYTES, supervisor
+        self._limit, self._supervisor = data_file_bytes - 1, supervisor
         self.about = f"a quota: RLIMIT_FSIZE of {self._limit} bytes, too few for another data file"
 
     async def make(self) -> None:

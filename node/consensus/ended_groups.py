@@ -23,11 +23,17 @@ from node.protocol.messages import Hello
 
 def refusal(member: MemberState, hello: Hello) -> str | None:
     """Why a HELLO with an id that this group had once is refused."""
-    if hello.group_id not in member.configuration.named.ended:
+    named = member.configuration.named
+    if hello.group_id not in named.ended:
         return None
+    old, new = f"the group {member.config.group!r} of id {hello.group_id}", member.hard.group_id
+    if hello.node_id in named.ids:  # a survivor that the command was not given to; its log and vote are wanted
+        return (
+            f"{old} went on as {new}, and {hello.node_id} is one of its members: keep its directory, stop it, and give"
+            f" it the `quorumscope store recover-members` that {member.self_id} was given, too"
+        )
     return (
-        f"the group {member.config.group!r} of id {hello.group_id} went on without {hello.node_id}, as"
-        f" {member.hard.group_id}: it comes back only with an empty directory, as a new member"
+        f"{old} went on without {hello.node_id}, as {new}: it comes back only with an empty directory, as a new member"
     )
 
 

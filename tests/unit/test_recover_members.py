@@ -261,6 +261,17 @@ def test_of_the_birth_it_knows_whom_it_met_and_whom_the_configuration_names(tmp_
     assert named is not None and sorted(named.voters) == ["n0", "n1"]
 
 
+def test_the_line_for_every_survivor_names_all_that_it_needs(tmp_path: Path) -> None:
+    directory = survivor(tmp_path, "n0", 20)
+    kept = ("n0=5:3:59", "n3=7:3:53")
+    line = f"--keep {kept[0]} --keep {kept[1]} --group-token TOKEN --yes"
+    assert recover(directory, *kept, dry_run=True).next[0].endswith(f"recover-members DIR {line}")
+    wanted = Wanted(kept, FIVE, TOKEN)
+    said = perform(lambda at, platform: recover_members(at, wanted, platform), directory, dry_run=True)
+    assert said.next[0].startswith("The same on every survivor, PEERS as here: ")
+    assert said.next[0].endswith(line.replace(" --group", " --peers PEERS --group"))
+
+
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = survivor(tmp_path, "n0", 20)
     assert main([str(directory), "--keep", "n0", "--json", "--dry-run"]) == 0
@@ -292,6 +303,20 @@ def test_the_survivors_refuse_the_old_id_and_say_that_the_group_went_on() -> Non
     assert b'"ended":true' in on_wire.replace(b" ", b"") and b"ended" not in encode_message(other, "g", "n0", "n1")
     read = decode_response(52000, on_wire, answer.seq)
     assert isinstance(read, Hello) and read.ended
+
+
+def test_a_survivor_that_was_not_given_the_command_is_not_to_be_emptied() -> None:
+    body = replace(RECOVERED, voters={"n0": "", "n2": ""}).body("x").decode()
+    store = store_of((1,), group_id=NEW_ID)
+    store.append_as_leader([body.encode()], 2, Magic.CONFIG_CHANGE)
+    store.save_hard_state(replace(store.hard_state, configurations=((1, body),)))
+    solo = Solo(store, connect=False)
+    sent = solo.receive("n2", solo.hello_of("n2", answer=False, group_id=OLD_ID))
+    (answer,) = [message for _to, message in sent if isinstance(message, Hello)]
+    assert (answer.code, answer.ended) == (ResponseCode.UNKNOWN_GROUP, True)
+    said = str(answer.detail)
+    assert "n2 is one of its members: keep its directory" in said and "recover-members` that n0 was given" in said
+    assert "empty" not in said
 
 
 def refusal_to(solo: Solo, **changes: Any) -> Hello:

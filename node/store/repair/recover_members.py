@@ -134,7 +134,7 @@ class Plan:
     def __init__(self, directory: Path, identity: Identity, store: FileStore, wanted: Wanted) -> None:
         """Raises StoreRefused where it may not be done."""
         self.directory, self.store, self.identity = directory, store, identity
-        self.self_id, self.token = identity.node_id, wanted.token
+        self.self_id, self.token, self.names_born = identity.node_id, wanted.token, bool(wanted.peers)
         self.hard: HardState = store.hard_state
         self.members = self._members(wanted)
         self.own = Survivor(self.self_id, max(self.hard.term, store.end_term, 0), store.end_term, store.end_index)
@@ -262,8 +262,11 @@ class Plan:
         if len(self.kept) > 1:
             everybody = " ".join(f"--keep {one.spelled()}" for one in self.kept)
             log_of = "" if self.first == self.longest else f" --log-of {self.first.member_id}"
-            line = f"{COMMAND} DIR {everybody}{log_of} --group-token TOKEN --yes"
-            report.next.append(f"The same on every survivor, then start them all: {line}")
+            born = " --peers PEERS" if self.names_born else ""
+            line = f"{COMMAND} DIR {everybody}{born}{log_of} --group-token TOKEN --yes"
+            same = "The same on every survivor" + (", PEERS as here" if born else "")
+            report.next.append(f"{same}: {line}")
+            report.next.append("Then start them all with the configurations that they had; one alone elects nobody.")
         else:
             report.next.append(f"Elsewhere this member is named as --keep {self.own.spelled()}")
             report.next.append("Start the member with the configuration that it had: it leads alone.")

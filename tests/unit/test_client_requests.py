@@ -482,6 +482,23 @@ def test_all_of_a_group_hear_who_comes_and_goes() -> None:
     story(work)
 
 
+def test_a_client_that_dialled_anew_is_listed_once_until_its_old_connection_ends() -> None:
+    """Consumers that count each line of the list leave queues to nobody, for as long as a half-open one stays."""
+
+    def work(broker: Broker) -> None:
+        old, new, other = FakePeer(), FakePeer(), FakePeer()
+        wanted = Subscription("TopicTest", version=1)
+        for peer, client_id in ((old, "c1"), (other, "c2"), (new, "c1")):
+            broker.beats(peer, client_id, wanted)
+        listed = broker.answered(other, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+        assert load(listed.body) == {"consumerIdList": ["c1", "c2"]}
+        broker.requests.gone(old)
+        listed = broker.answered(other, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "G"})
+        assert sorted(load(listed.body)["consumerIdList"]) == ["c1", "c2"]
+
+    story(work)
+
+
 def test_a_group_that_changes_over_and_over_hears_of_it_now_and_then_and_of_the_last_change() -> None:
     def work(broker: Broker) -> None:
         crowd = [FakePeer() for _ in range(100)]

@@ -53,7 +53,9 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        return [one.client_id for one in self.clients.values()]
+        """Each once: a client that dialled anew has two connections until its old one ends, and whoever shares the
+        queues out by a list that names it twice leaves some to nobody."""
+        return list(dict.fromkeys(one.client_id for one in self.clients.values()))
 
 
 class _Membership(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from node.consensus.api import SECOND
 from node.protocol.codes import DispatcherState, Role, VoterState
+from tests.simulation.disk_faults import SimulatedCrash
 from tests.simulation.history import History
 from tests.simulation.observer import Violation
 from tests.simulation.report import SeedResult
@@ -112,7 +113,7 @@ def run_world(
             world.heal_and_settle()
     except Violation as found:
         violation = found
-    except Exception as error:
+    except (Exception, SimulatedCrash) as error:  # a crash belongs to a process of the world, and ends there
         violation = Violation("no_exception", f"{type(error).__name__}: {error}")
         violation.__cause__ = error
     done = [one for one in world.history if one.result == "ok"]

@@ -130,15 +130,24 @@ class BrokerProcess:
             return False
         self.incarnation += 1
         self.paused, self.platform.taken_from = False, False
-        if self.is_wiped:
-            self.is_wiped = False
-            if self.platform.exists(machine.settings.node.data):
-                remove_derived(machine.settings.node.data, self.host())
+        if self.is_wiped and not self._is_wiped_now():
+            self.end_at_start()
+            return False
         rng = random.Random(self._rng.getrandbits(64))
         loop = BrokerLoop(world.timeline, self.id, machine.clock, world.network, rng, self._loop_error)
         loop.crashed, loop.pace = lambda: self._crashed_in(loop), lambda: 2 + rng.randrange(machine.pace() + 1)
         self.loop = loop
         self._serving = loop.run_here(loop.create_task, self._serve(loop))
+        return True
+
+    def _is_wiped_now(self) -> bool:
+        """False: it was killed at a call, and starts again with what is left."""
+        self.is_wiped = False
+        try:
+            if self.platform.exists(self.machine.settings.node.data):
+                remove_derived(self.machine.settings.node.data, self.host())
+        except SimulatedCrash:
+            return False
         return True
 
     def host(self) -> BrokerHost:
@@ -219,8 +228,12 @@ class BrokerProcess:
     def end(self) -> None:
         """It crashes, and is started again."""
         if self.up:
-            self.crash()
-            self._restart_later()
+            self.end_at_start()
+
+    def end_at_start(self) -> None:
+        """Killed before it serves anybody, and started again."""
+        self.crash()
+        self._restart_later()
 
     def stop(self) -> None:
         """SIGTERM."""

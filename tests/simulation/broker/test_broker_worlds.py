@@ -9,6 +9,8 @@ import pytest
 from tests.simulation.broker.campaign import run_seed
 from tests.simulation.broker.checks import BROKER_INVARIANTS
 from tests.simulation.broker.swarm import BrokerSwarm
+from tests.simulation.broker.world import BrokerWorld
+from tests.simulation.disk_faults import SimulatedCrash
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.prove import hunt, known_seeds
 
@@ -27,6 +29,23 @@ def test_brokers_that_end_in_a_call_of_their_disk_start_again(seed: int) -> None
     profile = MUTANTS["broker_keeps_empty_files"].profile
     result = run_seed(seed, 2 * STEPS, profile)
     assert result.violation is None, f"seed {seed}: {result.violation}"
+
+
+def test_a_broker_that_is_killed_while_its_derived_files_are_removed_starts_again() -> None:
+    result = run_seed(217222428, 2 * STEPS)
+    assert result.violation is None, f"{result.violation}"
+    assert result.coverage["broker_wiped"]
+
+
+def test_a_crash_that_ends_no_process_is_said_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no Exception: a worker of a pool would end of it, and the campaign would wait for its answer for ever."""
+
+    def crashed(_world: BrokerWorld, _steps: int) -> None:
+        raise SimulatedCrash("n0: before unlink of a file")
+
+    monkeypatch.setattr(BrokerWorld, "run", crashed)
+    violation = run_seed(5, 10).violation
+    assert violation is not None and violation.invariant == "no_exception" and "SimulatedCrash" in violation.detail
 
 
 def test_a_world_is_the_same_again_and_everything_happens_in_some() -> None:

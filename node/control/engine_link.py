@@ -50,7 +50,15 @@ class EngineSilent(Exception):
 
 
 class EngineRefused(Exception):
-    """The engine answered with a remoting error."""
+    """The engine answered with a remoting error, or with what is no answer."""
+
+
+class EngineDeclined(EngineRefused):
+    """The engine answered with its reason not to begin what it was asked: nothing was done."""
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 class EngineLink:
@@ -192,6 +200,8 @@ class EngineLink:
             raise EngineSilent(f"no answer within {timeout_s:g} s") from None
         finally:
             self.waiting.pop(opaque, None)
+        if frame.code == RemotingCode.REQUEST_CODE_NOT_SUPPORTED:  # an older engine
+            raise EngineDeclined(frame.remark or "it does not know this request")
         if frame.code != RemotingCode.SUCCESS:
             raise EngineRefused(frame.remark or f"remoting code {frame.code}")
         return frame.body

@@ -17,13 +17,15 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from node.background import Background
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.engine_link import EngineAway, EngineDeclined, EngineLink, EngineRefused, EngineSilent
 from node.control.problems import Problem
+from node.protocol.codes import RequestCode, ResponseCode
 
 Json = dict[str, Any]
 T = TypeVar("T")
 KEPT_MAX = 1000
 RUNNING = "running"
+DECLINES = range(400, 500)  # the response codes of requests that were refused before anything was done
 
 
 def located(response: Response, operation: Json) -> Json:
@@ -107,8 +109,21 @@ def call_of(kind: str, asked: Json) -> str:
     return json.dumps([kind, asked], sort_keys=True)
 
 
+async def act(link: EngineLink, what: str, timeout_s: float, **fields: object) -> Json:
+    """An operator action: the answer to one that was begun. Raises EngineAway, EngineSilent, EngineRefused,
+    EngineDeclined."""
+    answer = await link.json(RequestCode.OPERATOR_ACTION, {"what": what, **fields}, timeout_s)
+    code = answer.get("code")
+    if code == ResponseCode.SUCCESS:
+        return answer
+    reason = str(answer.get("detail") or f"the engine answers {code}")
+    if isinstance(code, int) and code in DECLINES:
+        raise EngineDeclined(reason, code)
+    raise EngineRefused(reason)
+
+
 async def end_of(work: Awaitable[Json]) -> Json:
-    """What asking the engine came to: its own answer, failed where nothing was sent to it, or unknown."""
+    """What asking the engine came to: its own answer, failed where nothing was sent to it or it refused, or unknown."""
     try:
         return await work
     except EngineAway as error:
@@ -117,6 +132,8 @@ async def end_of(work: Awaitable[Json]) -> Json:
         if error.sent:
             return unknown(str(error))
         return {"state": "failed", "problem": {"title": "The engine does not answer", "detail": str(error)}}
+    except EngineDeclined as error:
+        return {"state": "failed", "problem": refusal(error)}
     except EngineRefused as error:
         return unknown(str(error))
 
@@ -127,6 +144,11 @@ async def once_begun(asking: Awaitable[T]) -> T:
         return await asking
     except (EngineAway, EngineSilent) as error:
         raise EngineSilent(str(error)) from error
+
+
+def refusal(error: EngineDeclined) -> Json:
+    """The engine's own reason, and its code."""
+    return {"title": "The engine refused", "detail": str(error), "code": error.code}
 
 
 def unknown(why: str) -> Json:

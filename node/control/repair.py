@@ -15,10 +15,8 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, state_to_act_on
-from node.control.engine_link import EngineRefused
 from node.control.leadership import STARTED, Key
-from node.control.operations import located, once_begun, unknown
-from node.protocol.codes import RequestCode, ResponseCode
+from node.control.operations import act, located, once_begun, unknown
 from node.views.request_body import RequestBody
 from node.views.state import RepairView, ScrubPassView, ScrubView, StateView
 
@@ -75,14 +73,6 @@ async def start(
     return located(response, operation)
 
 
-async def ask(parts: Parts, what: str) -> Json:
-    """The engine's answer. Raises EngineRefused where it says no."""
-    answer = await parts.link.json(RequestCode.OPERATOR_ACTION, {"what": what}, ASK_S)
-    if answer.get("code") != ResponseCode.SUCCESS:
-        raise EngineRefused(str(answer.get("detail") or f"the engine answers {answer.get('code')}"))
-    return answer
-
-
 async def look(parts: Parts) -> StateView:
     await asyncio.sleep(LOOK_S)
     return await once_begun(parts.snapshots.ask(StateView, timeout_s=ASK_S))
@@ -90,7 +80,7 @@ async def look(parts: Parts) -> StateView:
 
 async def follow_scrub(parts: Parts, operation: Json) -> Json:
     """Until that pass is through; its progress in entries, and then in snapshots."""
-    number = (await ask(parts, "scrub"))["passNumber"]
+    number = (await act(parts.link, "scrub", ASK_S))["passNumber"]
     while True:
         scrub = (await look(parts)).scrub or ScrubView()
         last, running = scrub.last, scrub.running
@@ -125,7 +115,7 @@ async def follow_save(parts: Parts, operation: Json, last: ScrubPassView) -> Jso
 
 async def follow(parts: Parts, operation: Json) -> Json:
     """Until nothing is damaged any more, or nobody can help, or for FOLLOWED_S."""
-    await ask(parts, "repairs")
+    await act(parts.link, "repairs", ASK_S)
     ends = time.monotonic() + FOLLOWED_S
     while True:
         state = await look(parts)

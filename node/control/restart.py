@@ -17,9 +17,9 @@ from fastapi import APIRouter, Response
 from node.control.common import Json, Parts, PartsDep, engine_away
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
-from node.control.operations import located
+from node.control.operations import act, located
 from node.control.problems import Problem
-from node.control.repair import ASK_S, LOOK_S, ask
+from node.control.repair import ASK_S, LOOK_S
 from node.supervised import ask_for_another_engine, is_supervised
 from node.views.request_body import RequestBody
 from node.views.state import StateView
@@ -104,7 +104,7 @@ async def another_engine(parts: Parts, before: str | None) -> Json:
 
 async def another_machine(parts: Parts) -> Json:
     """Until it applies again, all that was committed when it was ended."""
-    answer = await ask(parts, "restart_machine")
+    answer = await act(parts.link, "restart_machine", ASK_S)
     began_s, wanted, why = time.monotonic(), int(answer["committedIndex"]), "it goes on by itself"
     while time.monotonic() < began_s + FOLLOWED_S:
         await asyncio.sleep(LOOK_S)

@@ -12,9 +12,9 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
 from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, state_to_act_on
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
-from node.control.leadership import STARTED, Key
-from node.control.operations import located, once_begun
+from node.control.engine_link import EngineAway, EngineDeclined, EngineRefused, EngineSilent
+from node.control.leadership import STARTED, Key, name_of
+from node.control.operations import act, located, once_begun
 from node.control.problems import Problem
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
@@ -69,16 +69,15 @@ async def trim(parts: PartsDep, response: Response, body: Trim, key: Key = None)
 
 
 async def ask(parts: Parts, body: Trim, *, dry_run: bool) -> Json:
-    fields = {"what": "trim", "throughIndex": body.through_index, "force": body.force, "dryRun": dry_run}
-    answer = await parts.link.json(RequestCode.OPERATOR_ACTION, fields, ASK_S)
-    if answer.get("code") != ResponseCode.SUCCESS:
-        raise EngineRefused(str(answer.get("detail") or f"the engine answers {answer.get('code')}"))
-    return answer
+    fields = {"throughIndex": body.through_index, "force": body.force, "dryRun": dry_run}
+    return await act(parts.link, "trim", ASK_S, **fields)
 
 
 async def would(parts: Parts, body: Trim) -> Json:
     try:
         answer = await ask(parts, body, dry_run=True)
+    except EngineDeclined as error:
+        raise Problem(409, "Refused", str(error), code=error.code) from None
     except (EngineAway, EngineSilent, EngineRefused) as error:
         raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
     files, begin = answer["files"], answer["beginIndex"]
@@ -94,24 +93,29 @@ async def would(parts: Parts, body: Trim) -> Json:
 
 async def go_on(parts: Parts, body: Trim, operation: Json) -> Json:
     """A few files at a time until nothing more goes."""
-    files = size_bytes = 0
-    kept_by: list[Json] = []
+    outcome: Json = {"removed_files": 0, "removed_bytes": 0, "kept_by": [], "forced": body.force}
     while True:
         asking = ask(parts, body, dry_run=False)
-        answer = await (once_begun(asking) if files else asking)
-        files, size_bytes = files + answer["removedFiles"], size_bytes + answer["removedBytes"]
-        kept_by = answer["keptBy"] or kept_by
-        outcome = {
-            "removed_files": files, "removed_bytes": size_bytes, "begin_index": answer["beginIndex"],
-            "kept_by": kept_by, "forced": body.force,
-        }  # fmt: skip
+        try:
+            answer = await (once_begun(asking) if outcome["removed_files"] else asking)
+        except EngineDeclined as error:
+            if not outcome["removed_files"]:
+                raise
+            return not_all(str(error), outcome)
+        outcome["removed_files"] += answer["removedFiles"]
+        outcome["removed_bytes"] += answer["removedBytes"]
+        outcome["begin_index"] = answer["beginIndex"]
+        outcome["kept_by"] = answer["keptBy"] or outcome["kept_by"]
         parts.snapshots.outdate()
         if answer["detail"]:
-            problem = {"title": "Not all of it went", "detail": answer["detail"]}
-            return {"state": "failed", "problem": problem, "outcome": outcome}
+            return not_all(answer["detail"], outcome)
         if not answer["removedFiles"]:
             return {"state": "done", "progress": None, "outcome": outcome}
-        operation["progress"] = f"{files} files, the log begins at {answer['beginIndex']}"
+        operation["progress"] = f"{outcome['removed_files']} files, the log begins at {answer['beginIndex']}"
+
+
+def not_all(why: str, outcome: Json) -> Json:
+    return {"state": "failed", "problem": {"title": "Not all of it went", "detail": why}, "outcome": outcome}
 
 
 # --- pins -------------------------------------------------------------------------------------------------------------
@@ -142,7 +146,9 @@ async def pin(parts: PartsDep, owner: Owner, body: NewPin) -> Json:
 @router.delete("/pins/{owner}", status_code=204)
 async def release(parts: PartsDep, owner: Owner) -> Response:
     """This owner needs nothing any more; one without a pin is fine."""
-    await asked(parts, {"what": "release", "owner": owner})
+    answer = await asked(parts, {"what": "release", "owner": owner})
+    if (code := answer.get("code")) != ResponseCode.SUCCESS:
+        raise Problem(409, "Not released", str(answer.get("detail") or name_of(code)), code=code)
     parts.snapshots.outdate()
     return Response(status_code=204)
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from node.control import leadership, members, repair, restart, trim
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.engine_link import EngineAway, EngineDeclined, EngineRefused, EngineSilent
 from node.control.operations import RUNNING, Operations
+from node.control.problems import Problem
 from node.control.trail import REFUSED_MAX, REFUSED_WITHIN_S, Refusals
 from node.views.state import ApplierView, FaultView, LogView, RepairView, StateView
 from node.views.transfer import Transfer
@@ -82,6 +83,7 @@ def test_an_operation_that_runs_when_the_control_plane_stops_is_unknown() -> Non
         (EngineSilent("no answer to the greeting", sent=False), "failed"),
         (EngineSilent("no answer in time"), "unknown"),
         (EngineRefused("remoting code 1"), "unknown"),
+        (EngineDeclined("request type 52008 not supported"), "failed"),
     ],
 )
 def test_only_what_was_not_asked_has_failed(error: Exception, ends: str) -> None:
@@ -126,6 +128,70 @@ def test_what_was_begun_has_not_failed_because_a_later_question_was_not_sent(
         await operations.close()
 
     asyncio.run(work())
+
+
+REFUSALS: list[Json] = [  # what an engine answers before it begins anything
+    {"code": 402, "detail": "a client without a right to operate"},
+    {"code": 414, "detail": "the trail cannot be written: no space left on device"},
+]
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_what_the_engine_refused_has_failed_with_its_reason(answer: Json) -> None:
+    """Nothing was begun, so it is no lost answer."""
+
+    async def work() -> None:
+        operations = Operations()
+        body = trim.Trim(through_index=99)
+        works = (
+            lambda: repair.follow_scrub(parts_of(Link(answer)), {}),
+            lambda: repair.follow(parts_of(Link(answer)), {}),
+            lambda: trim.go_on(parts_of(Link(answer)), body, {}),
+            lambda: restart.another_machine(parts_of(Link(answer))),
+        )
+        begun = [operations.start("any", None, {}, "", one) for one in works]
+        await until(lambda: all(one["state"] != RUNNING for one in begun))
+        ended = [(one["state"], one["problem"]) for one in begun]
+        problem = {"title": "The engine refused", "detail": answer["detail"], "code": answer["code"]}
+        assert ended == [("failed", problem)] * 4
+        await operations.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("answer", [{}, {"code": "no"}, {"code": 500, "detail": "an error that was not expected"}])
+def test_what_is_no_refusal_leaves_the_outcome_unknown(answer: Json) -> None:
+    async def work() -> None:
+        operations = Operations()
+        operation = operations.start("scrub", None, {}, "", lambda: repair.follow_scrub(parts_of(Link(answer)), {}))
+        await until(lambda: operation["state"] != RUNNING)
+        assert operation["state"] == "unknown"
+        await operations.close()
+
+    asyncio.run(work())
+
+
+def test_a_trim_that_is_refused_in_a_later_round_says_what_went() -> None:
+    link = Link(removed(3, [NEED]), REFUSALS[1])
+    ended = asyncio.run(trim.go_on(parts_of(link), trim.Trim(through_index=99), {}))
+    assert (ended["state"], ended["problem"]["detail"]) == ("failed", REFUSALS[1]["detail"])
+    assert (ended["outcome"]["removed_files"], ended["outcome"]["kept_by"]) == (3, [NEED])
+
+
+def test_a_dry_run_and_a_release_that_are_refused_say_so() -> None:
+    """It was "the engine does not answer", and 204 for a pin that was still there."""
+
+    async def get(_: object) -> StateView:
+        return state()
+
+    def refused(work: Any) -> tuple[int, str]:
+        with pytest.raises(Problem) as problem:
+            asyncio.run(work)
+        return problem.value.status, problem.value.detail
+
+    expected = 409, REFUSALS[0]["detail"]
+    assert refused(trim.would(parts_of(Link(REFUSALS[0])), trim.Trim(through_index=9))) == expected
+    assert refused(trim.release(parts_of(Link(REFUSALS[0]), get=get), "audit")) == expected
 
 
 # --- transfers and members --------------------------------------------------------------------------------------------

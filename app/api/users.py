@@ -32,11 +32,10 @@ from app.console.errors import Conflict, Invalid, NotFound
 from app.db.engine import again_if_taken
 from app.db.models import TrailRow, User
 from app.security import links
-from app.security.grants import GROUPS_MAX, GrantError, change, grants_json
+from app.security.grants import GROUPS_MAX, GrantError, LastAdmin, change, grants_json, keep_an_admin
 from app.security.identity import end_sessions
-from app.security.people import NAME, user_named
+from app.security.people import NAME, user_named, user_to_change
 from app.security.trail_chain import entries, line_of
-from app.security.users import is_last_admin
 from app.times import rfc3339, utc_now
 from node.closed_stream import ClosedStream
 from node.openapi_statuses import TEXT, gives
@@ -82,9 +81,9 @@ async def add_user(body: NewUser, request: Request, sessions: SessionsDep, respo
 
     async def add() -> tuple[Json, str]:
         async with sessions() as db, db.begin():
-            known = await user_named(db, body.name)
-            if known is not None:
-                raise Conflict(f"There is a user {known.name} already; names differ by more than case.")
+            taken = await user_named(db, body.name)
+            if taken is not None:
+                raise Conflict(f"There is a user {taken.name} already; names differ by more than case.")
             try:
                 user = await links.new_user(db, body.name, body.role, dict(body.cluster_roles))
             except GrantError as error:
@@ -108,18 +107,19 @@ async def change_user(name: Name, body: UserPatch, request: Request, sessions: S
     """A disabled user's sessions end at once, and open login links are void. An admin has every group: whoever becomes
     one loses their roles on single ones."""
     async with sessions() as db, db.begin():
-        user = await find(db, name)
+        user = await find_to_change(db, name)
         before = user_json(user)
         given_here = (body.role, body.cluster_roles, body.second_factor_required)
         if not user.local and any(one is not None for one in given_here):
             raise Conflict(
                 f"{user.name} comes from an OpenID provider: their groups there give the role ([oidc] roles)."
             )
-        loses_admin = (body.role is not None and body.role != "admin") or body.disabled is True
-        if loses_admin:
-            await keep_an_admin(db, user)
         try:
+            if body.disabled:
+                await keep_an_admin(db, user)
             await change(db, user, to=body.role, groups=body.cluster_roles)
+        except LastAdmin as error:
+            raise Conflict(f"{error}.") from None
         except GrantError as error:
             raise Invalid(str(error)) from None
         if body.second_factor_required is not None:
@@ -137,8 +137,11 @@ async def change_user(name: Name, body: UserPatch, request: Request, sessions: S
 @router.delete("/users/{name}", status_code=204)
 async def remove_user(name: Name, request: Request, sessions: SessionsDep) -> None:
     async with sessions() as db, db.begin():
-        user = await find(db, name)
-        await keep_an_admin(db, user)
+        user = await find_to_change(db, name)
+        try:
+            await keep_an_admin(db, user)
+        except LastAdmin as error:
+            raise Conflict(f"{error}.") from None
         note(request, f"users/{user.name}", before=user_json(user))
         await db.delete(user)
 
@@ -186,15 +189,17 @@ async def export_trail(request: Request, sessions: SessionsDep) -> StreamingResp
 
 
 async def find(db: AsyncSession, name: str) -> User:
-    user = await user_named(db, name)
+    return known(await user_named(db, name), name)
+
+
+async def find_to_change(db: AsyncSession, name: str) -> User:
+    return known(await user_to_change(db, name), name)
+
+
+def known(user: User | None, name: str) -> User:
     if user is None:
         raise NotFound(f"There is no user {name!r}.", title="Unknown user")
     return user
-
-
-async def keep_an_admin(db: AsyncSession, user: User) -> None:
-    if await is_last_admin(db, user):
-        raise Conflict(f"{user.name} is the last admin; name another one first.")
 
 
 def user_json(row: User) -> Json:

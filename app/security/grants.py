@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.models import ApiToken, Cluster, User
+from app.security.people import held
 from app.security.roles import ALL, ON_A_GROUP, Grants, Role, Sight, grants_of, weaker
 
 GROUPS_MAX: Final = 200
@@ -21,6 +22,10 @@ GROUPS_MAX: Final = 200
 
 class GrantError(ValueError):
     """Grants that cannot be given; the message says why."""
+
+
+class LastAdmin(GrantError):
+    """Nobody could administer the console any more."""
 
 
 def granted(row: User | ApiToken) -> Grants:
@@ -66,13 +71,28 @@ async def check_known(
 async def change(
     db: AsyncSession, row: User, *, to: str | None = None, groups: Mapping[str, str | None] | None = None
 ) -> None:
+    """Of a user who is there: one of `people.user_to_change`. Raises GrantError, LastAdmin."""
+    if to is not None and to != Role.ADMIN:
+        await keep_an_admin(db, row)
     await check_known(db, groups, row.cluster_roles)
     row.role, row.cluster_roles = changed(row.role, row.cluster_roles, to=to, groups=groups)
 
 
+async def keep_an_admin(db: AsyncSession, user: User) -> None:
+    """Before `user`, one of `people.user_to_change`, is no admin any more. Raises LastAdmin.
+
+    Local ones count: the provider may be away, or name no admins any more.
+    """
+    if user.role != Role.ADMIN or not user.local:
+        return
+    able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & User.oidc_subject.is_(None)
+    if await db.scalar(select(User.id).where(able, User.id != user.id).limit(1)) is None:
+        raise LastAdmin(f"{user.name} is the last admin; name another one first")
+
+
 async def forget_group(db: AsyncSession, cluster_id: str) -> None:
     """The group was removed (see the module's docstring)."""
-    rows: list[User | ApiToken] = [*await db.scalars(select(User)), *await db.scalars(select(ApiToken))]
+    rows: list[User | ApiToken] = [*await held(db, true()), *await db.scalars(select(ApiToken))]
     for row in rows:
         given = row.cluster_roles.get(cluster_id)
         if given is not None and weaker(given, row.role) == row.role:

@@ -20,7 +20,7 @@ from app.db.engine import open_engine, open_sessions, upgrade_async
 from app.db.models import ConsoleMeta, LoginLink, User
 from app.security import trail
 from app.security.grants import change, grants_json
-from app.security.people import user_named, valid_name
+from app.security.people import user_named, user_to_change, valid_name
 from app.security.roles import Grants, Role, Viewer
 from app.security.secrets import digest, new_token
 from app.times import CLOCKS_DIFFER, utc_now, written_ahead
@@ -49,9 +49,10 @@ async def void_links(db: AsyncSession, user_id: int) -> None:
 async def issue_in(db: AsyncSession, user_name: str, role: str | None, *, life: timedelta = LIFE) -> str:
     """The link's path. Makes the user if there is none; a role given for an existing user becomes theirs.
 
-    Raises ValueError for a name that is none, NoLink for a user who gets none.
+    Raises ValueError for a name that is none, NoLink for a user who gets none, LastAdmin for a role that takes the last
+    one away.
     """
-    user = await user_named(db, user_name)
+    user = await user_to_change(db, user_name)
     if user is None:
         user = await new_user(db, user_name, role)
     elif user.disabled_at is not None:
@@ -92,7 +93,7 @@ async def issue_async(db_url: str, user: str, role: str | None = None) -> str:
     engine = open_engine(db_url)
     try:
         async with open_sessions(engine)() as db, db.begin():
-            known = await user_named(db, user)
+            known = await user_to_change(db, user)
             said = {"before": grants_json(known)} if known is not None else {}
             path = await issue_in(db, user, role)
             after = await user_named(db, user)

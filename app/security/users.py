@@ -1,6 +1,6 @@
 """Users from the command line: who there is, and what they may do; changes are in the trail, before and after.
 
-Invariant: there is always a local admin who can sign in (`keep_an_admin`, for the API as well).
+Invariant: there is always a local admin who can sign in (`grants.keep_an_admin`, for the API as well).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sqlalchemy import false, select, update
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.models import User
@@ -16,20 +16,10 @@ from app.security import trail
 from app.security.grants import GrantError, change, grants_json
 from app.security.identity import end_sessions
 from app.security.links import at_the_console
-from app.security.people import user_named
-from app.security.roles import Role
+from app.security.people import user_named, user_to_change
 from app.security.second_factor import remove
 from app.security.tokens import within
 from app.times import rfc3339
-
-
-async def is_last_admin(db: AsyncSession, user: User) -> bool:
-    """Of the local ones: the provider may be away, or name no admins any more. Two who remove each other at the same
-    time wait here for one another, to the end of the first one's transaction."""
-    await db.execute(update(User).where(false()).values(role=User.role))  # SQLite locks by writing, not by rows
-    able = (User.role == Role.ADMIN.value) & User.disabled_at.is_(None) & User.oidc_subject.is_(None)
-    admins = list(await db.scalars(select(User.id).where(able).order_by(User.id).with_for_update()))
-    return user.role == Role.ADMIN and user.local and not any(one != user.id for one in admins)
 
 
 def listing(db_url: str) -> list[dict[str, Any]]:
@@ -69,7 +59,7 @@ def give(db_url: str, name: str, role: str, group: str | None) -> dict[str, Any]
     """What they have then. LookupError when there is no such user, GrantError for what cannot be given."""
 
     async def work(db: AsyncSession) -> dict[str, Any]:
-        user = await user_named(db, name)
+        user = await user_to_change(db, name)
         if user is None:
             raise LookupError(f"there is no user {name!r}; `quorumscope user link {name}` makes one")
         if not user.local:
@@ -78,8 +68,6 @@ def give(db_url: str, name: str, role: str, group: str | None) -> dict[str, Any]
         if group is not None:
             await change(db, user, groups={group: None if role == "default" else role})
         else:
-            if role != Role.ADMIN and await is_last_admin(db, user):
-                raise GrantError(f"{user.name} is the last admin; name another one first")
             await change(db, user, to=role)
         after = grants_json(user)
         row = trail.row_of(at_the_console(), action="user role", target=f"users/{user.name}")

@@ -15,11 +15,10 @@ from sqlalchemy import select, update
 
 from app.console.login import safe_next
 from app.db.engine import Sessions, open_engine, open_sessions
-from app.db.models import ApiToken, LoginLink, LoginSession, User
-from app.security import identity, links, tokens
-from app.security.grants import GrantError
-from app.security.people import user_named
-from app.security.users import is_last_admin
+from app.db.models import ApiToken, Cluster, LoginLink, LoginSession, User
+from app.security import identity, links, tokens, users
+from app.security.grants import GrantError, LastAdmin, change, keep_an_admin
+from app.security.people import user_to_change
 from app.times import utc_now
 from tests.databases import database_url
 from tests.unit.console_kit import BASE, Kit, Person, run, running
@@ -371,9 +370,11 @@ def test_two_processes_that_remove_each_others_admin_leave_one(tmp_path: Path) -
 
             async def demoted(sessions: Sessions, name: str, looked: Callable[[], Awaitable[object]]) -> bool:
                 async with sessions() as db, db.begin():
-                    user = await user_named(db, name)
+                    user = await user_to_change(db, name)
                     assert user is not None
-                    if await is_last_admin(db, user):
+                    try:
+                        await keep_an_admin(db, user)
+                    except LastAdmin:
                         return False
                     await looked()
                     user.role = "viewer"
@@ -391,6 +392,44 @@ def test_two_processes_that_remove_each_others_admin_leave_one(tmp_path: Path) -
             assert await demoted(kit.app.state.sessions, "ann", let_bea_look)
             assert not await beas[0]
             await other.dispose()
+
+    run(work())
+
+
+def test_a_link_takes_the_last_admins_role_from_nobody(tmp_path: Path) -> None:
+    """`user link ann --role viewer` did, and left nobody who could change it again."""
+    url = database_url(tmp_path / "console.db")
+    links.issue(url, "ann", "admin")
+    with pytest.raises(LastAdmin, match="ann is the last admin"):
+        links.issue(url, "ann", "viewer")
+    links.issue(url, "bea", "admin")
+    links.issue(url, "ann", "viewer")
+    assert {one["name"]: one["role"] for one in users.listing(url)} == {"ann": "viewer", "bea": "admin"}
+
+
+def test_two_changes_of_one_users_roles_at_the_same_time_are_both_kept(tmp_path: Path) -> None:
+    """Both had read the roles before either wrote them: two calls on PostgreSQL, a call and a command on SQLite."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann, url = await kit.person(), kit.console.settings.db_url
+            await kit.person("bea", "viewer")
+            groups = [f"g{at}" for at in range(6)]
+            async with kit.app.state.sessions() as db, db.begin():
+                db.add_all(Cluster(id=one, name=one, group=one) for one in groups)
+            answers = await asyncio.gather(
+                *(ann.change("PATCH", "/api/v1/users/bea", json={"cluster_roles": {one: "none"}}) for one in groups[2:])
+            )
+            assert [one.status_code for one in answers] == [200] * 4
+            async with kit.app.state.sessions() as db, db.begin():
+                user = await user_to_change(db, "bea")
+                assert user is not None
+                given = asyncio.create_task(asyncio.to_thread(users.give, url, "bea", "operator", "g1"))
+                await asyncio.wait({given}, timeout=0.3)
+                await change(db, user, groups={"g0": "none"})
+            await given
+            kept = (await ann.get("/api/v1/users/bea")).json()["cluster_roles"]
+            assert kept == dict.fromkeys(groups, "none") | {"g1": "operator"}
 
     run(work())
 

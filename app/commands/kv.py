@@ -10,7 +10,7 @@ import base64
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -21,7 +21,7 @@ from app.commands.targets import I64_MAX, Target, in_group
 from node.client import Unsupported
 from node.client.kv import KvClient, WatchGone
 from node.printable import escaped_bytes, escaped_json, json_for
-from node.protocol.kv import ITEMS_MAX, EventType, KvError, KvEvent, KvItem, KvResult, Status
+from node.protocol.kv import ABSENT, ITEMS_MAX, EventType, KvError, KvEvent, KvItem, KvResult, Status
 
 T = TypeVar("T")
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
@@ -30,6 +30,8 @@ LimitOption = Annotated[
     int | None, typer.Option("--limit", "-n", metavar="N", min=1, max=I64_MAX, help="So many keys at most.")
 ]
 HELP = "The key-value store of a group that was born with --state-machine kv."
+EXPECTED_INDEX: Final = "--expected-index"
+IF_WRITTEN_BY: Final = "Only if that entry wrote what it holds now (get --json shows it)"
 commands = typer.Typer(help=HELP, no_args_is_help=True)
 
 
@@ -78,6 +80,17 @@ def item_json(item: KvItem) -> dict[str, Any]:
     return {**text_of("key", item.key), **text_of("value", item.value), "found": True, "index": item.index}
 
 
+def not_changed(key: str, result: KvResult, as_json: bool) -> int:
+    """Says what the key holds, whose condition did not hold."""
+    if as_json:
+        holds = text_of("value", result.value) if result.found else {}
+        known = {**text_of("key", os.fsencode(key)), "done": False, "found": result.found, "index": result.index}
+        print_json({**known, **holds})
+    else:
+        say(f"kv: nothing was changed: {key} " + ("holds something else" if result.found else "is not there"))
+    return Exit.FINDING
+
+
 @commands.command()
 @in_group
 def put(
@@ -85,12 +98,25 @@ def put(
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="What it is to hold.")],
     ttl_ms: TtlOption = 0,
+    expected_index: Annotated[
+        int | None,
+        typer.Option(EXPECTED_INDEX, metavar="N", min=ABSENT, max=I64_MAX, help=f"{IF_WRITTEN_BY}; -1: not there."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Set a key."""
-    index = with_store(target, lambda store: store.put(os.fsencode(key), os.fsencode(value), ttl_ms=ttl_ms))
+    """Set a key; exit 1, and nothing changes, where --expected-index does not hold."""
+    raw, new = os.fsencode(key), os.fsencode(value)
+
+    async def work(store: KvClient) -> KvResult:
+        if expected_index is None:
+            return KvResult(Status.DONE, True, await store.put(raw, new, ttl_ms=ttl_ms))
+        return await store.compare_index_and_set(raw, expected_index, new, ttl_ms=ttl_ms)
+
+    result = with_store(target, work)
+    if result.status is not Status.DONE:
+        return not_changed(key, result, as_json)
     if as_json:
-        print_json({"key": key, "index": index})
+        print_json({**text_of("key", raw), "index": result.index})
     return Exit.FINE
 
 
@@ -112,11 +138,28 @@ def get(target: Target, key: KeyArgument, as_json: JsonOption = False) -> int:
 
 @commands.command()
 @in_group
-def delete(target: Target, key: KeyArgument, as_json: JsonOption = False) -> int:
-    """Remove a key; exit 1 where it was not there."""
-    deleted = with_store(target, lambda store: store.delete(os.fsencode(key)))
+def delete(
+    target: Target,
+    key: KeyArgument,
+    expected_index: Annotated[
+        int | None, typer.Option(EXPECTED_INDEX, metavar="N", min=0, max=I64_MAX, help=f"{IF_WRITTEN_BY}.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Remove a key; exit 1 where it was not there, or, and nothing changes, --expected-index does not hold."""
+    raw = os.fsencode(key)
+
+    async def work(store: KvClient) -> KvResult:
+        if expected_index is None:
+            return KvResult(Status.DONE if await store.delete(raw) else Status.NOT_FOUND, False, ABSENT)
+        return await store.compare_index_and_set(raw, expected_index, None)
+
+    result = with_store(target, work)
+    if result.status is Status.CONDITION_FAILED:
+        return not_changed(key, result, as_json)
+    deleted = result.status is Status.DONE
     if as_json:
-        print_json({"key": key, "deleted": deleted})
+        print_json({**text_of("key", raw), "deleted": deleted})
     elif not deleted:
         say(f"kv: there is no key {key}")
     return Exit.FINE if deleted else Exit.FINDING
@@ -140,13 +183,12 @@ def cas(
         return await store.compare_and_set(os.fsencode(key), expected, os.fsencode(new), ttl_ms=ttl_ms)
 
     result = with_store(target, work)
-    done = result.status is Status.DONE
+    if result.status is not Status.DONE:
+        return not_changed(key, result, as_json)
     if as_json:
-        holds = {} if done or not result.found else text_of("value", result.value)
-        print_json({"key": key, "done": done, "found": result.found, "index": result.index, **holds})
-    elif not done:
-        say(f"kv: nothing was changed: {key} " + ("holds something else" if result.found else "is not there"))
-    return Exit.FINE if done else Exit.FINDING
+        known = text_of("key", os.fsencode(key))
+        print_json({**known, "done": True, "found": result.found, "index": result.index})
+    return Exit.FINE
 
 
 @commands.command("range")

@@ -82,11 +82,26 @@ class KvClient:
         return (await self.write(KvCommand(Op.DELETE, key))).status is Status.DONE
 
     async def compare_and_set(self, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0) -> KvResult:
-        """Sets (None: deletes) a key that holds `old` (None: is not there); else `CONDITION_FAILED` says what is."""
-        op = Op.DELETE if new is None else Op.PUT
+        """Sets (None: deletes) a key that holds `old` (None: is not there); else `CONDITION_FAILED` says what is.
+
+        After OutcomeUnknown the same call may take place a second time, where somebody set the key back to `old`
+        meanwhile; `compare_index_and_set` may not.
+        """
         if old is None:
-            return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.INDEX_IS, expected_index=ABSENT))
+            return await self.compare_index_and_set(key, ABSENT, new, ttl_ms=ttl_ms)
+        op = Op.DELETE if new is None else Op.PUT
         return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.VALUE_IS, expected_value=old))
+
+    async def compare_index_and_set(
+        self, key: bytes, expected_index: int, new: bytes | None, *, ttl_ms: int = 0
+    ) -> KvResult:  # fmt: skip
+        """Sets (None: deletes) a key that holds what entry `expected_index` wrote (-1: it is not there).
+
+        After OutcomeUnknown the same call may come again: it changes nothing if the first one, or anybody, wrote the
+        key since. With -1 that is so only as long as nobody removes the key, and its time to live does not end.
+        """
+        op = Op.DELETE if new is None else Op.PUT
+        return await self.write(KvCommand(op, key, new or b"", ttl_ms, If.INDEX_IS, expected_index=expected_index))
 
     def submit(self, command: KvCommand) -> asyncio.Future[KvResult]:
         """Any command, without waiting: what is submitted in one turn of the loop travels together, in that order.

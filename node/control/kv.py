@@ -202,13 +202,13 @@ def condition_of(expected: bytes | None, expected_index: int | None) -> Mapping[
     return {}
 
 
-async def carry_out(parts: Parts, command: KvCommand) -> tuple[KvResult, int, int]:
-    """The result, and the index and the term of the command's entry. Raises Problem."""
+async def carry_out(parts: Parts, command: KvCommand, as_: str) -> tuple[KvResult, int, int]:
+    """The result, and the index and the term of the command's entry. Raises Problem, which shows a value that way."""
     carried = await commands(parts, [encode_command(command)])
     result = decode_result(carried.results[0])
     if result.status is Status.CONDITION_FAILED:
         text = "The key holds something else; nothing was changed." if result.found else "There is no such key."
-        holds = {"index": result.index, **shown(result.value, "text")} if result.found else {"index": ABSENT}
+        holds = {"index": result.index, **shown(result.value, as_)} if result.found else {"index": ABSENT}
         raise Problem(409, "Condition failed", text, found=result.found, **holds)
     return result, carried.first_index, carried.term
 
@@ -220,7 +220,7 @@ async def put(parts: PartsDep, key: Key, body: NewValue) -> Json:
     value = raw_of(body.value, body.as_, "value")
     condition = condition_of(expected, body.expected_index)
     command = KvCommand(Op.PUT, written(key), value, body.ttl_ms, **condition)
-    result, _, term = await carry_out(parts, command)
+    result, _, term = await carry_out(parts, command, body.as_)
     return {**named(command.key), "index": result.index, "term": term}
 
 
@@ -230,9 +230,10 @@ async def delete(
     key: Key,
     expected: Annotated[str | None, Query(max_length=4096)] = None,
     expected_index: Annotated[int | None, Query(ge=-1, le=INT64_MAX)] = None,
+    as_: As = "text",
 ) -> Json:
     """Removes a key; `deleted` says whether it was there."""
-    condition = condition_of(None if expected is None else expected.encode(), expected_index)
+    condition = condition_of(None if expected is None else raw_of(expected, as_, "expected"), expected_index)
     command = KvCommand(Op.DELETE, written(key), **condition)
-    result, index, term = await carry_out(parts, command)
+    result, index, term = await carry_out(parts, command, as_)
     return {**named(command.key), "deleted": result.status is Status.DONE, "index": index, "term": term}

@@ -22,6 +22,7 @@ from node.protocol.packed_bodies import PackedBodies
 
 KEY_BYTES_MAX: Final = 1024
 VALUE_BYTES_MAX: Final = 1024 * 1024
+_INDEX_MAX: Final = 2**63 - 1
 TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
 ITEMS_MAX: Final = 1000
 ABSENT: Final = -1
@@ -166,6 +167,8 @@ def encode_command(command: KvCommand) -> bytes:
     check_key(key), check_value(expected), check_value(value)
     if not 0 <= ttl_ms <= TTL_MS_MAX:
         raise KvError(f"a time to live of {ttl_ms} ms: 0 (for ever) to {TTL_MS_MAX} are allowed")
+    if not ABSENT <= expected_index <= _INDEX_MAX:
+        raise KvError(f"an expected_index of {expected_index}: {ABSENT} (not there) to {_INDEX_MAX} are allowed")
     return _pack(op, condition, ttl_ms, expected_index, len(key), len(expected)) + key + expected + value
 
 

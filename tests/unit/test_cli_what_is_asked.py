@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from app.commands import consumers, one_member
 from node.client import LedgerClient, Trimmed
 from node.client.kv import KvClient
 from node.protocol.entry import Entry, Magic
-from node.protocol.kv import ITEMS_MAX, NEVER, EventType, KvEvent, KvItem, KvResult, Status
+from node.protocol.kv import ITEMS_MAX, NEVER, EventType, KvCommand, KvEvent, KvItem, KvResult, Status
 
 ON = ["--peers", "n0-127.0.0.1:9"]
 URL = "http://127.0.0.1:8431"
@@ -163,3 +164,46 @@ def test_a_condition_that_did_not_hold_is_a_finding_whatever_the_key_holds(
     words = ["kv", "cas", "colour", "red", "blue", "--ttl-ms", "5"]
     assert [run([*words, *ON]), run([*words, "--absent", *ON])] == [code] * 2
     assert asked == [(b"colour", b"red", b"blue", 5), (b"colour", None, b"blue", 5)]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["put", "colour", "blue", "--ttl-ms", "5", "--expected-index", "4"], (b"colour", 4, b"blue", 5)),
+        (["put", "colour", "blue", "--expected-index", "-1"], (b"colour", -1, b"blue", 0)),
+        (["delete", "colour", "--expected-index", "4"], (b"colour", 4, None, 0)),
+    ],
+)
+def test_a_write_may_name_the_entry_that_it_replaces(
+    words: list[str], asked: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+    results = [KvResult(Status.DONE, words[0] == "put", 7), KvResult(Status.CONDITION_FAILED, True, 6, b"green")]
+
+    async def at(_self: KvClient, key: bytes, index: int, new: bytes | None, *, ttl_ms: int = 0) -> KvResult:
+        seen.append((key, index, new, ttl_ms))
+        return results[len(seen) - 1]
+
+    monkeypatch.setattr(KvClient, "compare_index_and_set", at)
+    assert [run(["kv", *words, "--json", *ON]), run(["kv", *words, "--json", *ON])] == [0, 1]
+    assert seen == [asked] * 2
+    done, lost = map(json.loads, capsys.readouterr().out.splitlines())
+    assert done == {"key": "colour", **({"index": 7} if words[0] == "put" else {"deleted": True})}
+    assert lost == {"key": "colour", "done": False, "found": True, "index": 6, "value": "green"}
+    seen.clear()
+    results[0] = KvResult(Status.CONDITION_FAILED, False, -1)
+    assert run(["kv", *words, *ON]) == 1
+    assert capsys.readouterr().err == "kv: nothing was changed: colour is not there\n"
+
+
+@pytest.mark.parametrize("words", [["put", "KEY", "v"], ["delete", "KEY"], ["cas", "KEY", "a", "b"]])
+def test_a_key_that_is_no_text_is_printed_in_base64(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def write(_self: KvClient, _command: KvCommand) -> KvResult:
+        return KvResult(Status.DONE, True, 4)
+
+    monkeypatch.setattr(KvClient, "write", write)
+    assert run(["kv", *[os.fsdecode(b"\xff") if word == "KEY" else word for word in words], "--json", *ON]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["key"], printed["key_base64"]) == (None, "/w==")

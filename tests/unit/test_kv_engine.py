@@ -13,7 +13,7 @@ from node.client.kv import KvClient, WatchGone
 from node.client.machine import MachineClient
 from node.engine.applier import Batch
 from node.engine.engine import Engine
-from node.protocol.kv import EventType, If, KvCommand, KvError, Op, Status, encode_command
+from node.protocol.kv import ABSENT, EventType, KvCommand, KvError, Op, Status, encode_command
 from node.state_machine.kv import KeyValue
 from tests.unit.engine_kit import running, until
 from tests.unit.machine_kit import Inside, group
@@ -156,9 +156,28 @@ def test_compare_and_set_takes_place_once(tmp_path: Path) -> None:
         lost = next(one for one in won if one.status is Status.CONDITION_FAILED)
         item = await kv.get(b"n")
         assert item is not None and lost.found and lost.value == item.value and lost.index == item.index
-        by_index = KvCommand(Op.DELETE, b"n", condition=If.INDEX_IS, expected_index=item.index)
-        assert (await kv.write(by_index)).status is Status.DONE
+        assert (await kv.compare_index_and_set(b"n", item.index, None)).status is Status.DONE
         assert (await kv.compare_and_set(b"n", b"0", None)).found is False
+
+    run(tmp_path, 1, work)
+
+
+def test_only_the_entry_that_wrote_a_key_shows_that_nobody_wrote_it_since(tmp_path: Path) -> None:
+    """What comes a second time, after an unknown outcome, finds its value back where others set it back meanwhile."""
+
+    async def work(members: Members, client: LedgerClient) -> None:
+        kv = KvClient(client, deadline_s=30.0)
+        read = await kv.put(b"n", b"A")
+        assert (await kv.compare_index_and_set(b"n", read, b"B")).status is Status.DONE
+        await kv.put(b"n", b"A")
+        again = await kv.compare_index_and_set(b"n", read, b"B")
+        assert (again.status, again.value) == (Status.CONDITION_FAILED, b"A")
+        assert (await kv.compare_and_set(b"n", b"A", b"B")).status is Status.DONE
+        assert (await kv.compare_index_and_set(b"m", ABSENT, b"C")).status is Status.DONE
+        assert (await kv.compare_index_and_set(b"m", ABSENT, b"C")).status is Status.CONDITION_FAILED
+        for beyond in (-2, 2**63):
+            with pytest.raises(KvError, match="expected_index"):
+                await kv.compare_index_and_set(b"n", beyond, b"B")
 
     run(tmp_path, 1, work)
 

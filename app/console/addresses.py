@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from sqlalchemy import delete, select, update
 
 from app.console.errors import Conflict, Invalid, NotFound
-from app.db.engine import Sessions, again_if_taken
+from app.db.engine import Sessions, put_row
 from app.db.models import Cluster, ClusterAddress
 from app.security.sealed import Seal, SealError
 from app.times import rfc3339, utc_now
@@ -201,12 +201,7 @@ class Addresses:
         if (known := group.approved.get(origin)) is None or known.by is None:
             approval = Approval(url, by, utc_now())
             row = ClusterAddress(cluster_id=cluster_id, control_url=url, approved_by=by, approved_at=approval.at)
-
-            async def put() -> None:
-                async with self.sessions() as db, db.begin():
-                    await db.merge(row)
-
-            await again_if_taken(put)
+            await put_row(self.sessions, row)
             group.approved[origin] = approval
         return group.waiting.pop(origin, None)
 

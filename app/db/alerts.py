@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import delete, select, update
 
 from app.db.base import seen
-from app.db.engine import Sessions, again_if_taken
+from app.db.engine import Sessions, again_if_taken, put_row
 from app.db.models import AlertMessage, AlertMute, AlertRoute, AlertRow, AlertWindow
 from app.security.roles import ALL, Sight
 
@@ -97,11 +97,7 @@ class Alerts:
             return list(await db.scalars(select(AlertMute).order_by(AlertMute.until)))
 
     async def mute(self, row: AlertMute) -> None:
-        async def put() -> None:
-            async with self.sessions() as db, db.begin():
-                await db.merge(row)
-
-        await again_if_taken(put)
+        await put_row(self.sessions, row)
 
     async def unmute(self, scope: str, problem_id: str) -> None:
         async with self.sessions() as db, db.begin():

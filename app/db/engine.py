@@ -33,6 +33,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 
+from app.db.base import Base
 from app.db.opened_file import OpenedFile
 from app.resources import resource
 
@@ -158,6 +159,19 @@ async def again_if_taken(transact: Callable[[], Awaitable[T]]) -> T:
         return await transact()
     except IntegrityError:
         return await transact()
+
+
+async def put_row(sessions: Sessions, row: Base) -> None:
+    """Stores a row in place of the one that has its key, if there is one; also where another stores it just now.
+
+    Raises IntegrityError where the database refuses it for another reason.
+    """
+
+    async def put() -> None:
+        async with sessions() as db, db.begin():
+            await db.merge(row)
+
+    await again_if_taken(put)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import seen
-from app.db.engine import Sessions, until_taken
+from app.db.engine import Sessions, put_row, until_taken
 from app.db.idempotency import earlier
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
 from app.security.grants import forget_group
@@ -325,8 +325,7 @@ def event_json(row: EventRow) -> Json:
 
 
 async def set_meta(sessions: Sessions, key: str, value: str) -> None:
-    async with sessions() as db, db.begin():
-        await db.merge(ConsoleMeta(key=key, value=value))
+    await put_row(sessions, ConsoleMeta(key=key, value=value))
 
 
 async def meta(sessions: Sessions, key: str, default: str) -> str:

@@ -28,7 +28,8 @@ from app.console.own_facts import (
 )
 from app.console.own_rules import AUTHORITIES, OURS, TOKEN_SOON, OwnProblems
 from app.db.engine import Sessions, between_writes, database_path, normal_url
-from app.db.models import ApiToken, ConsoleMeta
+from app.db.models import ApiToken
+from app.db.repositories import set_meta
 from app.times import rfc3339, utc_now
 from node.background import Background, reason_of
 from node.certificates import ends_of
@@ -83,8 +84,8 @@ class OwnWatch:
         size, place = self.database_file()
         began = time.monotonic()
         try:
-            async with asyncio.timeout(WRITE_S), self.sessions() as db, db.begin():
-                await db.merge(ConsoleMeta(key=META_KEY, value=rfc3339(utc_now())))
+            async with asyncio.timeout(WRITE_S):
+                await set_meta(self.sessions, META_KEY, rfc3339(utc_now()))
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             since = self.facts.database.failing_since or utc_now()
             return DatabaseFacts(size_bytes=size, failing_since=since, error=said(error), place=place)

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db.base import seen
-from app.db.engine import Sessions, put_row, until_taken
+from app.db.engine import Sessions, again_if_taken, put_row, until_taken
 from app.db.idempotency import earlier
 from app.db.models import Cluster, ClusterNode, ConsoleMeta, EventRow, OperationRow
 from app.security.grants import forget_group
@@ -43,6 +43,11 @@ class Clusters:
         self, name: str | None, group: str, nodes: list[tuple[str, str, str | None]], group_id: str | None = None
     ) -> Cluster:
         """A known group (same name of the group, a common member, no other id) is updated, not doubled."""
+        return await again_if_taken(lambda: self._save(name, group, nodes, group_id))
+
+    async def _save(
+        self, name: str | None, group: str, nodes: list[tuple[str, str, str | None]], group_id: str | None
+    ) -> Cluster:
         ids = {node_id for node_id, _, _ in nodes}
         async with self.sessions() as db, db.begin():
             known = list(await db.scalars(select(Cluster).where(Cluster.group == group)))
@@ -329,10 +334,14 @@ async def set_meta(sessions: Sessions, key: str, value: str) -> None:
 
 
 async def meta(sessions: Sessions, key: str, default: str) -> str:
-    """A value that is made once and kept, such as this console's instance id."""
-    async with sessions() as db, db.begin():
-        row = await db.get(ConsoleMeta, key)
-        if row is None:
-            row = ConsoleMeta(key=key, value=default)
-            db.add(row)
-        return row.value
+    """A value that is made once and kept, such as this console's instance id; of two made at once, the first one."""
+
+    async def made() -> str:
+        async with sessions() as db, db.begin():
+            row = await db.get(ConsoleMeta, key)
+            if row is None:
+                row = ConsoleMeta(key=key, value=default)
+                db.add(row)
+            return row.value
+
+    return await again_if_taken(made)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from app.db.alerts import Alerts
 from app.db.audits import AuditRow, Audits
 from app.db.engine import DriverMissing, downgrade, normal_url, open_engine, open_sessions, sync_url, upgrade
 from app.db.models import AlertMute, AlertRoute, AlertWindow, Base, Cluster
-from app.db.repositories import Clusters, Events, Operations, describe, meta
+from app.db.repositories import Clusters, Events, Operations, describe, meta, set_meta
 from app.times import parse_time, rfc3339, utc_now
 from node.views.events import EventView
 from node.views.reading import read
@@ -309,6 +311,60 @@ def test_what_two_store_under_one_key_at_the_same_time_is_there_once(tmp_path: P
         assert sorted(await asyncio.gather(*(kept.add_route(route(one)) for one in ("crit", "warn")))) == [False, True]
         await asyncio.gather(*(kept.mute(mute(by)) for by in ("ann", "bea")))
         assert len(await kept.routes()) == len(await kept.mutes()) == 1
+        await async_engine.dispose()
+
+    run(work())
+
+
+FIRST_START = """
+import asyncio, sys
+from app.db.engine import open_engine, open_sessions, upgrade
+from app.db.repositories import meta, set_meta
+
+async def note(url, own):
+    engine = open_engine(url)
+    sessions = open_sessions(engine)
+    print(await meta(sessions, "instance", own))
+    await set_meta(sessions, "address", own)
+    await engine.dispose()
+
+print("ready", flush=True)
+input()
+upgrade(sys.argv[1])
+asyncio.run(note(*sys.argv[1:]))
+"""
+
+
+def test_consoles_that_are_first_started_at_the_same_moment_share_one_database(tmp_path: Path) -> None:
+    """One made the tables, and the others ended with the database's own words: that there were some already."""
+    url = database_url(tmp_path / "console.db")
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen([sys.executable, "-c", FIRST_START, url, str(at)], **pipes) for at in range(3)]
+    try:
+        assert [one.stdout.readline() for one in started if one.stdout] == ["ready\n"] * 3
+        for one in started:
+            assert one.stdin
+            one.stdin.write("\n")
+            one.stdin.flush()
+        said = [one.communicate(timeout=60)[0] for one in started]
+        assert [one.returncode for one in started] == [0, 0, 0] and len(set(said)) == 1
+    finally:
+        for one in started:
+            one.kill()
+
+
+def test_a_value_that_two_make_at_the_same_time_is_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        url, engine = opened(tmp_path)
+        engine.dispose()
+        async_engine = open_engine(url)
+        sessions = open_sessions(async_engine)
+        made = await asyncio.gather(*(meta(sessions, "instance", own) for own in ("a", "b", "c")))
+        assert len(set(made)) == 1
+        await asyncio.gather(*(set_meta(sessions, "address", own) for own in ("a", "b", "c")))
+        seen = [("n0", "127.0.0.1:1", None)]
+        found = await asyncio.gather(*(Clusters(sessions).save(None, "orders", seen) for _ in range(3)))
+        assert {one.id for one in found} == {"orders"}
         await async_engine.dispose()
 
     run(work())

@@ -28,9 +28,9 @@ from app.commands.standing import AskedMember, StatusProblem, StatusView, pastea
 from app.commands.status_table import hangs, table_of
 from app.commands.targets import Target, in_group
 from app.health.facts import INFO
-from app.health.next_steps import OF_ANOTHER
+from app.health.next_steps import OF_ANOTHER, OF_ANOTHER_NAME
 from app.health.recall import Recall
-from node.client import AnotherGroup, Denied, LedgerClient, LedgerError, Unreachable, Unsupported
+from node.client import AnotherGroup, Denied, LedgerClient, LedgerError, UnknownGroup, Unreachable, Unsupported
 from node.protocol.group_id import is_group_id
 from node.protocol.peers import is_address
 from node.views.closures import ClosuresView
@@ -62,6 +62,8 @@ async def ask_member(client: LedgerClient, member_id: str, address: str) -> Aske
         return known.model_copy(update={"reason": NO_ANSWER, "silence": Silence.NO_WORD})
     except AnotherGroup as error:
         return known.model_copy(update={"reason": f"{OF_ANOTHER}{str(error).partition(' another group ')[2]}"})
+    except UnknownGroup:
+        return known.model_copy(update={"reason": OF_ANOTHER_NAME})
     except Denied:
         raise
     except Unsupported:
@@ -92,8 +94,11 @@ def unanswered(known: AskedMember, error: Exception) -> AskedMember:
 async def ask_group(
     target: Target, recall: Recall | None = None, silent: Mapping[str, AskedMember] = NOBODY
 ) -> StatusView:
-    """All members' states, and what follows from them and from what `recall` remembers."""
+    """All members' states, and what follows from them and from what `recall` remembers. Raises Denied."""
     asked = of_one_group(await ask_all(target, silent))
+    strangers = [one for one in asked if one.reason == OF_ANOTHER_NAME]
+    if strangers and all(one.state is None for one in asked):  # then it is the name that is wrong
+        raise Denied(f"{strangers[0].id} at {strangers[0].address} answers UNKNOWN_GROUP")
     named = named_by_leader(target, asked)
     try:
         asked += await ask_all(named, silent)
@@ -212,7 +217,8 @@ def urls_of(state: StateView | None) -> dict[str, str]:
 async def completed(member: AskedMember, members: Sequence[AskedMember], target: Target) -> AskedMember:
     """A member that is down, with what its control plane says; where that is, others may know. What a member only
     names gets no token."""
-    if member.reach != "down" or member.was_looked_up:
+    strange = (member.reason or "").startswith((OF_ANOTHER, OF_ANOTHER_NAME))
+    if member.reach != "down" or member.was_looked_up or strange:
         return member
     if member.control_url is not None:
         token = target.token_for(member.control_url)

@@ -19,7 +19,6 @@ from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
 from app.console.their_clock import clock_of
 from app.health.clock_steps import boot_ns
-from app.health.next_steps import OTHER_GROUP
 from app.times import utc_now
 from node.background import Background, reason_of
 from node.views.base import AnswerView
@@ -47,9 +46,9 @@ class Poller:
 
     def __init__(
         self, sample: NodeSample, nodes: Nodes, interval_s: float, on_events: EventSink,
-        is_of_this_group: Callable[[StateView], bool] = lambda _state: True,
+        of_another_group: Callable[[StateView], str] = lambda _state: "",
     ) -> None:  # fmt: skip
-        self.is_of_this_group = is_of_this_group
+        self.of_another_group = of_another_group
         self.sample = sample
         self.nodes = nodes
         self.interval_s = interval_s
@@ -90,8 +89,8 @@ class Poller:
         if state.self_id != sample.node_id:
             sample.missed(f"{sample.control_url} is {state.self_id}, not {sample.node_id}")
             return
-        if not self.is_of_this_group(state):
-            sample.missed(f"{sample.control_url}{OTHER_GROUP}")
+        if of_another := self.of_another_group(state):
+            sample.missed(f"{sample.control_url}{of_another}")
             return
         sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)

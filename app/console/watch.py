@@ -26,6 +26,7 @@ from app.health.clock_steps import ClockStep, WallClock, boot_s
 from app.health.facts import seconds_since, spell, time_of
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
+from app.health.next_steps import OTHER_GROUP, OTHER_NAME
 from app.health.recall import Recall
 from app.times import rfc3339, utc_now
 from node.background import Background
@@ -83,7 +84,7 @@ class Watch:
 
     def poller(self, sample: NodeSample) -> Poller:
         sample.interval_s = self.interval_s
-        return Poller(sample, self.nodes, self.interval_s, self.node_events, self.is_of_this_group)
+        return Poller(sample, self.nodes, self.interval_s, self.node_events, self.of_another_group)
 
     @property
     def samples(self) -> list[NodeSample]:
@@ -101,16 +102,18 @@ class Watch:
     def rename(self, name: str) -> None:
         self.info = replace(self.info, name=name)
 
-    def is_of_this_group(self, state: StateView) -> bool:
-        """Whether a state is of this group, as far as it says; the first id that a member reports is kept (SAFETY
-        C9)."""
+    def of_another_group(self, state: StateView) -> str:
+        """Of which other group a state is, in words; "": of this one, as far as it says. The first id that a member
+        reports is kept (SAFETY C9)."""
+        if state.engine == "ok" and state.group not in (None, self.info.group):
+            return f"{OTHER_NAME}{state.group!r}"
         reported = state.group_id
         if reported is None:
-            return True
+            return ""
         if self.info.group_id is None:
             self.info = replace(self.info, group_id=reported)
             self.on_group_id(self.info.id, reported)
-        return reported == self.info.group_id
+        return "" if reported == self.info.group_id else OTHER_GROUP
 
     def follow(self, name: str, control_urls: dict[str, str | None]) -> bool:
         """Takes over a name and addresses; False when the members differ, and a new watch is needed."""

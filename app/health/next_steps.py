@@ -23,6 +23,7 @@ from app.health.silences import (
     ANOTHER,
     ERRS,
     HANGS_UP,
+    NAMESAKE,
     NO_WORD,
     NOT_ASKED,
     REFUSED,
@@ -34,7 +35,9 @@ from app.health.silences import (
 )
 
 OTHER_GROUP: Final = " belongs to another group of this name"
+OTHER_NAME: Final = " belongs to the group "
 OF_ANOTHER: Final = "it belongs to another group "  # as `status` words it
+OF_ANOTHER_NAME: Final = "it belongs to a group of another name"
 HUNG_UP: Final = "the connection closed"  # as the client words it
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
@@ -129,6 +132,8 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
     if finding.code in ("replica_silent", "never_reached") and one is not None:
         if engine_silent(one):
             return ADVICE["engine_silent"]
+        if OTHER_NAME in (one.problem or ""):
+            return NAMESAKE
         if is_another(one):
             return ANOTHER
         if one.answers is not None:
@@ -150,6 +155,8 @@ def advice_of(finding: Finding, view: GroupView) -> Advice:
             return STARTS_AGAIN if state.engine_reason.startswith(CRASHED) else REFUSED
     if finding.code == "member_unreachable" and one is not None and (one.problem or "").startswith(OF_ANOTHER):
         return STRANGER
+    if finding.code == "member_unreachable" and one is not None and one.problem == OF_ANOTHER_NAME:
+        return NAMESAKE
     if finding.code == "member_unreachable" and one is not None and timed_out(one):
         return NO_WORD
     if finding.code == "member_unreachable" and one is not None and (one.problem or "").endswith(HUNG_UP):

@@ -54,6 +54,14 @@ STRANGER: Final = Advice(
     "a-member-does-not-answer",
     command="{members}",
 )
+NAMESAKE: Final = Advice(
+    "what answers where {node} should be belongs to a group of another name; of this group's {node} nothing is known"
+    " here",
+    "see on {where} as which group it was started (`[node] group`, `--group`): {node} belongs to {group}. Where that is"
+    " another group's own member, name the address of this one's; this shows whom the group itself has where",
+    "a-member-does-not-answer",
+    command="{members}",
+)
 HANGS_UP: Final = Advice(
     "something listens at {address} and closes the connection: a member with TLS does so where no certificate of its"
     " authority is shown",

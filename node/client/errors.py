@@ -85,3 +85,7 @@ class Refused(LedgerError):
 
 class AnotherGroup(Denied):
     """A group of the same name, but not the one that this client speaks to (SAFETY C9)."""
+
+
+class UnknownGroup(Denied):
+    """The member knows no group of this name: it belongs to another one, or the name is wrong."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from node.client.arguments import text_of
-from node.client.errors import DENIED, AnotherGroup, Closed, Denied, NotAppended, WrongLoop
+from node.client.errors import DENIED, AnotherGroup, Closed, Denied, NotAppended, UnknownGroup, WrongLoop
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_members import MEMBERS_MAX
@@ -79,11 +79,11 @@ class GroupIdentity:
                 self.members = check_peers(known)
 
     def check(self, link: MemberLink, answer: Fields) -> None:
-        """Whoever answered METADATA is of this group, as far as it says. Raises Denied, AnotherGroup."""
+        """Whoever answered METADATA is of this group, as far as it says. Raises Denied, AnotherGroup, UnknownGroup."""
         if answer.code() in DENIED:
             text = f"{link.member_id} at {link.address} answers {answer.code().name}"
             link.give_up(text)
-            raise Denied(text)
+            raise UnknownGroup(text) if answer.code() is ResponseCode.UNKNOWN_GROUP else Denied(text)
         reported = answer.optional_text("groupId")
         if reported is None:
             return  # it has no id yet, or is of a release that knows of none

@@ -58,6 +58,7 @@ class FakeNode:
     voter_state: str = "VOTER"
     learns: bool = False
     group_id: str | None = "1d" * 16
+    group_name: str | None = None  # of another group; None: as the others
     dispatcher: str = "APPEND"
     dispatcher_since: str = field(default_factory=lambda: rfc3339(utc_now()))
     snapshot_sent: Json | None = None
@@ -93,7 +94,7 @@ class FakeNode:
             "as_of": rfc3339(utc_now() + timedelta(seconds=self.clock_s)),
             "engine": self.engine,
             "boot_id": f"boot-{self.id}",
-            "group": self.group.name,
+            "group": self.group_name or self.group.name,
             "group_id": self.group_id,
             "self_id": self.id,
             "role": self.role,

@@ -18,7 +18,7 @@ from app.commands.status_table import table_of
 from app.commands.targets import Target, target_of
 from app.health.recall import Recall
 from app.times import rfc3339
-from node.client import AnotherGroup
+from node.client import AnotherGroup, Denied, UnknownGroup
 from node.views.reading import read
 from node.views.state import StateView
 from tests.ports import free_ports
@@ -617,6 +617,31 @@ def test_a_member_of_another_group_keeps_nobody_from_seeing_the_others() -> None
 
     one = asyncio.run(commands.ask_member(Client(), "n0", "n0:1"))  # type: ignore[arg-type]
     assert (one.reach, one.reason) == ("down", "it belongs to another group 'g': its id is x, not y")
+
+
+def test_a_member_of_a_group_of_another_name_keeps_nobody_from_seeing_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Client:
+        async def introspect(self, member_id: str, what: str) -> Json:
+            raise UnknownGroup(f"{member_id} at n1:1 answers UNKNOWN_GROUP")
+
+    stranger = asyncio.run(commands.ask_member(Client(), "n1", "n1:1"))  # type: ignore[arg-type]
+    answers = [read(AskedMember, member("n0", acks=FRESH)), stranger, read(AskedMember, member("n2"))]
+
+    async def ask_all(asked: Target, _silent: object) -> list[AskedMember]:
+        return [one for one in answers if one.id in asked.peers]
+
+    monkeypatch.setattr(commands, "ask_all", ask_all)
+    target = Target({one: f"{one}:1" for one in IDS}, "g")
+    found = asyncio.run(commands.ask_group(target))
+    assert codes(found)[0] == ("member_unreachable", "n1") and found.quorum.answering == 2
+    assert found.problems[0].text == "n1 does not answer: it belongs to a group of another name."
+    assert found.problems[0].step.startswith("see on its machine (n1:1) as which group it was started")
+    assert found.problems[0].command.startswith("quorumscope members list ")
+    answers[:] = [stranger, read(AskedMember, gone("n0")), read(AskedMember, gone("n2"))]
+    with pytest.raises(Denied, match="n1 at n1:1 answers UNKNOWN_GROUP"):  # nobody knows it: the name may be wrong
+        asyncio.run(commands.ask_group(target))
 
 
 # --- on a terminal ---

@@ -17,10 +17,11 @@ from typing import Any, Final, Protocol
 
 from node.client.append_group import AppendResult, Group
 from node.client.arguments import ENTRIES_MAX, body_of_entry, number_of, seconds_of
-from node.client.errors import DENIED, Denied, NotAppended, OutcomeUnknown
-from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of, check_loop
+from node.client.errors import DENIED, Denied, NotAppended, OutcomeUnknown, WrongLoop
+from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.plain_dledger import append_one
 from node.client.retry import Retry
+from node.loop_home import LoopHome
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.transport.remoting import Frame, FrameError
 from node.transport.slab_frames import (
@@ -74,10 +75,13 @@ class Leaders(Protocol):
 class Appends:
     """All of one client. `in_flight_max` bounds the entries that wait for their answer; others wait to be sent."""
 
-    def __init__(self, leaders: Leaders, deadline_s: float, in_flight_max: int) -> None:
+    def __init__(
+        self, leaders: Leaders, deadline_s: float, in_flight_max: int, home: LoopHome | None = None
+    ) -> None:  # fmt: skip
         """Raises TypeError, ValueError: without room, or a deadline that a clock reaches, an append would never end."""
         self._leaders, self._deadline_s = leaders, seconds_of("deadline_s", deadline_s)
         self._in_flight_max = number_of("in_flight_max", in_flight_max, ENTRIES_MAX, 1)
+        self._home = home or LoopHome(WrongLoop)
         self._in_flight = 0  # entries of frames, this turn's not among them
         self._bodies: list[bytes] = []  # of this turn's frame
         self._answers: list[asyncio.Future[AppendResult]] = []
@@ -107,10 +111,9 @@ class Appends:
 
     def submit_run(self, bodies: Sequence[bytes], expected_index: int = -1) -> asyncio.Future[AppendResult]:
         """Appends a contiguous run; a short one goes with what else this turn asks for."""
+        loop = self._home.check()  # once a frame: in Python 3.11 it costs system calls
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._new_answer = self._loop.create_future
-        check_loop(self._loop)  # once a frame: in Python 3.11 it costs a system call
+            self._loop, self._new_answer = loop, loop.create_future
         answer = self._new_answer()
         if self._closed:
             answer.set_exception(NotAppended("the client is closed"))

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from node.background import Background
-from node.client.errors import LedgerError
+from node.client.errors import LedgerError, WrongLoop
+from node.loop_home import LoopHome
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,29 +37,27 @@ class Gathered(Generic[T, R]):
         self._futures: list[asyncio.Future[R]] = []
         self._weight = self._bytes = 0
         self._tasks = Background()
-        self._loop: asyncio.AbstractEventLoop | None = None  # asked for once: in Python 3.11 it costs a system call
+        self._home = LoopHome(WrongLoop)
         self._new_future: Callable[[], asyncio.Future[R]]
 
     def add(self, call: T, weight: int, size_bytes: int) -> asyncio.Future[R]:
-        """The future of its result. It counts as `weight` of the most that travel together."""
+        """The future of its result. It counts as `weight` of the most that travel together. Raises WrongLoop."""
+        calls = self._calls
+        if not calls or self._weight + weight > self._most or self._bytes + size_bytes > self._bytes_max:
+            calls = self._begin()
         self._weight += weight
         self._bytes += size_bytes
-        calls = self._calls
-        if not calls or self._weight > self._most or self._bytes > self._bytes_max:
-            calls = self._begin(weight, size_bytes)
         calls.append(call)
         future = self._new_future()
         self._futures.append(future)
         return future
 
-    def _begin(self, weight: int, size_bytes: int) -> list[T]:
-        """It is the first of those that travel together."""
+    def _begin(self) -> list[T]:
+        """Whoever comes next is the first of those that travel together."""
+        loop = self._home.check()  # not for each: in Python 3.11 it costs system calls
+        self._new_future = loop.create_future
         self._send()
-        self._weight, self._bytes = weight, size_bytes
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._new_future = self._loop.create_future
-        self._loop.call_soon(self._send)
+        loop.call_soon(self._send)
         return self._calls
 
     def _send(self) -> None:

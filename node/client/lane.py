@@ -19,9 +19,10 @@ from typing import Final, Protocol
 
 from node.client.append_group import AppendResult
 from node.client.appends import RETRIED
-from node.client.errors import DENIED, Denied, LaneEnded, LedgerError, NotAppended, OutcomeUnknown
+from node.client.errors import DENIED, Denied, LaneEnded, LedgerError, NotAppended, OutcomeUnknown, WrongLoop
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.retry import Retry
+from node.loop_home import LoopHome
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.group_kind import NO_PATCH, Channel
 from node.transport.lane_frames import LaneAnswer, LaneAppend, encode_lane_append, lane_answer
@@ -54,7 +55,8 @@ class Lane:
         self._waiting_entries = self._waiting_bytes = 0
         self._open: deque[tuple[int, float, Answer]] = deque()  # what waits: its request, when it is due, for whom
         self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._home = LoopHome(WrongLoop)
+        self._loop = self._home.check()
 
     @property
     def waits(self) -> bool:
@@ -74,8 +76,9 @@ class Lane:
         """Sends them at once; the future ends when the group promised to keep them all.
 
         `patch_at`: where in each body the leader writes the absolute position of that body in the log (8 bytes,
-        big-endian). Raises LaneEnded, and NotAppended where the window has no room: then the lane is as it was.
+        big-endian). Raises LaneEnded; WrongLoop, and NotAppended where the window has no room: the lane is as it was.
         """
+        self._home.check()
         if self.ended:
             raise LaneEnded(f"lane {self.number} of term {self.term} has ended: {self.ended}")
         count, size_bytes = len(bodies), sum(map(len, bodies))

@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from node.background import Background
@@ -18,7 +19,7 @@ from node.client.append_group import AppendResult
 from node.client.appends import Appends
 from node.client.arguments import bodies_of_run, checked_addresses, index_of
 from node.client.committed import CommittedPosition, CommittedStream
-from node.client.errors import DENIED, Denied, LedgerError, Trimmed, Unreachable, Unsupported
+from node.client.errors import DENIED, Denied, LedgerError, Trimmed, Unreachable, Unsupported, WrongLoop
 from node.client.lane import Lane, open_lane
 from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
@@ -26,6 +27,7 @@ from node.client.members import links_to_new
 from node.client.plain_dledger import INDEX_MAX, find_end, get_one, transfer_fields
 from node.client.questions import OwnLinks, answer_to, ask
 from node.client.retry import Retry
+from node.loop_home import LoopHome
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
 from node.protocol.group_kind import Channel
@@ -72,11 +74,13 @@ class LedgerClient:
             raise ValueError("a client needs at least one member's address")
         self.peers: Mapping[str, str] = members
         self._identity = GroupIdentity(group, group_id)
-        self._links = {one: MemberLink(one, address, self._identity, tls, token) for one, address in members.items()}
-        self._deadline_s, self._token, self._tls = deadline_s, token, tls
+        self._home = LoopHome(WrongLoop)
+        self._new_link = partial(MemberLink, group=self._identity, tls=tls, token=token, home=self._home)
+        self._links = {one: self._new_link(one, address) for one, address in members.items()}
+        self._deadline_s, self._token = deadline_s, token
         self.follow_redirects = follow_redirects
         self._own_links = OwnLinks()
-        self._appends = Appends(self, deadline_s, in_flight_max)
+        self._appends = Appends(self, deadline_s, in_flight_max, self._home)
         self._leader_id: str | None = None
         self._looking_elsewhere = False
         self._tasks = Background()
@@ -163,7 +167,7 @@ class LedgerClient:
     async def _probe(self, retry: Retry) -> None:
         """As long as there is time. Whoever else asks may have found the leader meanwhile."""
         self._leader_id = await retry.within(find_leader(self._links.values())) or self._leader_id
-        self._links |= links_to_new(self.peers, self._links, self._identity, self._tls, self._token)
+        self._links |= links_to_new(self.peers, self._links, self._identity, self._new_link)
 
     def _leader_silent(self, link: MemberLink) -> None:
         """Requests wait at a member that says nothing: is there another leader by now?"""
@@ -375,7 +379,8 @@ class LedgerClient:
         return {**reported, "leaderId": leader_id, "term": answer.optional_number("term")}
 
     async def close(self) -> None:
-        """Ends every connection; what still waits ends as unknown."""
+        """Ends every connection; what still waits ends as unknown. Again: nothing. Raises WrongLoop: none was ended."""
+        self._home.check()
         self._appends.close()
         await self._tasks.stop()
         self._own_links.close()

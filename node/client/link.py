@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from node.client.arguments import text_of
 from node.client.errors import DENIED, AnotherGroup, Closed, Denied, NotAppended, UnknownGroup, WrongLoop
+from node.loop_home import LoopHome
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
 from node.protocol.entry import BytesLike
 from node.protocol.group_members import MEMBERS_MAX
@@ -50,13 +51,6 @@ class RemotingError(LookupError):
 
 class NotSupported(RemotingError):
     """Remoting code 3: the member does not know the request, and did nothing with it."""
-
-
-def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raises WrongLoop in another loop than that one, also in a process that was forked from its own: bytes of both
-    would be mixed on one connection, and answers go to a loop that waits for none."""
-    if asyncio.get_running_loop() is not loop:
-        raise WrongLoop("a client belongs to the event loop and the process of its first call: make another one here")
 
 
 class GroupIdentity:
@@ -101,8 +95,9 @@ class MemberLink:
 
     def __init__(
         self, member_id: str, address: str, group: str | GroupIdentity, tls: ssl.SSLContext | None = None,
-        token: str | None = None,
+        token: str | None = None, home: LoopHome | None = None,
     ) -> None:  # fmt: skip
+        self.home = home or LoopHome(WrongLoop)
         self._token, self._unshown = token, False  # what gives us our rights: shown once on each connection
         self.member_id, self.address = member_id, address
         self.identity = group if isinstance(group, GroupIdentity) else GroupIdentity(group)
@@ -119,7 +114,6 @@ class MemberLink:
         self._streams: dict[int, Callable[[Frame | Exception], None]] = {}
         self._dialing: asyncio.Lock = asyncio.Lock()
         self._failed_dials, self._why_not = 0, ""
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first dial
         self._closed = False
         # Called again and again while requests wait and nothing comes; None: nobody wants to know.
         self.on_silence: Callable[[MemberLink], None] | None = None
@@ -130,9 +124,7 @@ class MemberLink:
 
     def another(self) -> MemberLink:
         """One more to the same member, for the same event loop."""
-        link = MemberLink(self.member_id, self.address, self.identity, self._tls, self._token)
-        link._loop = self._loop
-        return link
+        return MemberLink(self.member_id, self.address, self.identity, self._tls, self._token, self.home)
 
     @property
     def dialling(self) -> bool:
@@ -144,14 +136,12 @@ class MemberLink:
         return self._connection is not None and not self._connection.closed
 
     async def connect(self) -> None:
-        """Opens the connection. Raises Lost (nothing sent), Denied, AnotherGroup, Closed.
+        """Opens the connection. Raises Lost (nothing sent), Denied, AnotherGroup, Closed, WrongLoop.
 
         Who waits while another dials has its answer, too: a member that is silent costs all of them one dial's time.
         A caller that has less time than a dial gives up its own alone: whoever waits behind it dials again.
         """
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        check_loop(self._loop)
+        self.home.check()
         failed_before = self._failed_dials
         async with self._dialing:
             self._check_open_client()

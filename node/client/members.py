@@ -5,7 +5,6 @@ Invariant: whoever is met later has to prove its group's id before anything is s
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,15 +21,15 @@ LEADER_WITHIN_S = 10.0  # many elections: a group that has elected nobody by the
 
 
 def links_to_new(
-    given: Mapping[str, str], known: Mapping[str, MemberLink], identity: GroupIdentity, tls: ssl.SSLContext | None,
-    token: str | None,
+    given: Mapping[str, str], known: Mapping[str, MemberLink], identity: GroupIdentity,
+    make: Callable[[str, str], MemberLink],
 ) -> dict[str, MemberLink]:  # fmt: skip
     """To members that others have named, and that nobody knew here, or not at that address: one of them may lead."""
     if len(given) == 1:
         return {}  # a client of one member stays with that one
     new = {one: at for one, at in identity.members.items() if one not in known}
     moved = {one: at for one, link in known.items() if (at := _elsewhere(link, given, identity)) is not None}
-    return {one: MemberLink(one, at, identity, tls, token) for one, at in (new | moved).items()}
+    return {one: make(one, at) for one, at in (new | moved).items()}
 
 
 def _elsewhere(link: MemberLink, given: Mapping[str, str], identity: GroupIdentity) -> str | None:

@@ -161,3 +161,69 @@ def test_a_blocking_client_is_the_process_s_that_made_it() -> None:
         worker.join(WITHIN_S)
         worker.kill()
         assert worker.exitcode == 0 and not said.empty() and "make another one here" in said.get()
+
+
+def in_a_fork(use: Callable[[], None]) -> str:
+    """What it raises there, or nothing."""
+    fork = multiprocessing.get_context("fork")
+    said = fork.SimpleQueue()
+
+    def work() -> None:
+        try:
+            use()
+            said.put("")
+        except BaseException as error:
+            said.put(f"{type(error).__name__}: {error}")
+
+    worker = fork.Process(target=work)
+    worker.start()
+    worker.join(WITHIN_S)
+    worker.kill()
+    assert not said.empty(), "it hangs"
+    return str(said.get())
+
+
+def test_a_forked_process_neither_uses_nor_closes_its_parents_connections() -> None:
+    """Also where it goes on with the parent's own loop: each read answers that were the other's, and an epoll that both
+    have forgot the parent's connections once the child had closed them."""
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> tuple[LedgerClient, Member]:
+        member = Member(counting())
+        client = LedgerClient(await member.start(), deadline_s=5.0)
+        await client.append(b"x")
+        return client, member
+
+    async def end() -> None:
+        assert (await client.append(b"z")).first_index == 1
+        assert [body for bodies in member.appends for body in bodies] == [b"x", b"z"]
+        await client.close()
+        member.server.close()
+
+    client, member = loop.run_until_complete(begin())
+    for call in (lambda: client.append(b"y"), lambda: client.read(0, 1), lambda: client.state("n0"), client.close):
+        for run in (loop.run_until_complete, asyncio.run):
+            said = in_a_fork(lambda run=run, call=call: run(asyncio.wait_for(call(), WITHIN_S / 4)))  # type: ignore[misc]
+            assert said.startswith("WrongLoop: ") and "make another one here" in said
+    loop.run_until_complete(asyncio.wait_for(end(), WITHIN_S))
+    loop.close()
+
+
+def test_a_client_whose_loop_is_over_is_not_closed_in_another() -> None:
+    made: list[LedgerClient] = []
+
+    async def first() -> None:
+        member = Member(counting())
+        made.append(LedgerClient(await member.start(), deadline_s=5.0))
+        await made[0].append(b"x")
+        member.server.close()
+
+    async def close() -> None:
+        await made[0].close()
+
+    asyncio.run(first())
+    with pytest.raises(WrongLoop):
+        asyncio.run(close())
+    with pytest.raises(WrongLoop):
+        made[0].submit(b"x")  # without any loop
+    asyncio.run(LedgerClient("n0-127.0.0.1:1").close())  # no call has chosen a loop yet

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from node.client.errors import LedgerError
+from node.client.errors import LedgerError, WrongLoop
 from node.client.gathered import Gathered
 
 
@@ -62,3 +62,29 @@ def test_what_is_raised_everybody_gets_and_bytes_are_bounded() -> None:
         assert sizes == [2, 2, 1]
 
     asyncio.run(story())
+
+
+def test_a_call_of_another_loop_is_refused_and_not_carried_out() -> None:
+    """It was carried out in the first loop, while its caller heard of a future of another loop."""
+    asked: list[int] = []
+
+    async def carry_out(calls: Sequence[int]) -> list[int | LedgerError] | Iterator[int]:
+        asked.extend(calls)
+        return [*calls]
+
+    async def elsewhere() -> None:
+        await gathered.add(2, 1, 1)
+
+    async def story() -> None:
+        assert await gathered.add(1, 1, 1) == 1
+        with pytest.raises(WrongLoop):
+            await asyncio.to_thread(asyncio.run, elsewhere())
+        with pytest.raises(WrongLoop):
+            await asyncio.to_thread(gathered.add, 3, 1, 1)
+        assert await gathered.add(4, 1, 1) == 4
+
+    gathered: Gathered[int, int] = Gathered(10, carry_out)
+    asyncio.run(story())
+    with pytest.raises(WrongLoop):
+        asyncio.run(elsewhere())
+    assert asked == [1, 4]

@@ -89,9 +89,10 @@ class AcceptSocketService:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        host, port = writer.get_extra_info("peername")[:2]
-        connection = self._service.accept(f"{host}:{port}", now_ms())
+        peer, connection = writer.get_extra_info("peername"), None  # no peer: reset before it was accepted
         try:
+            if peer is not None:
+                connection = self._service.accept("{}:{}".format(*peer[:2]), now_ms())
             if connection is not None:
                 _no_delay(writer.transport)
                 with contextlib.suppress(asyncio.CancelledError):  # `close`: asyncio would complain of one that ends so

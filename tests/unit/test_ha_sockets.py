@@ -208,6 +208,25 @@ def test_a_master_that_answers_no_handshake_is_served_as_rocketmqs(tmp_path: Pat
     asyncio.run(scenario())
 
 
+def test_a_connection_that_was_reset_before_it_is_accepted_leaves_nothing(tmp_path: Path) -> None:
+    """It has no peer any more: asking for that ended the task before anything would have closed the socket."""
+
+    async def scenario() -> None:
+        reports: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+        master = MasterSide(tmp_path / "master", FlushMode.ASYNC_FLUSH)
+        port = await master.acceptor.begin_accept("127.0.0.1", 0)
+        for _ in range(3):  # within one turn of the loop, which accepts later
+            with socket.create_connection(("127.0.0.1", port)) as asking:
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await asyncio.sleep(0.1)
+        assert not reports and not master.acceptor._tasks and not master.service.connections
+        await master.acceptor.close()
+        await master.stop()
+
+    uvloop.run(scenario())
+
+
 def test_a_slave_that_takes_nothing_and_says_nothing_keeps_no_place(tmp_path: Path) -> None:
     """Its writer waited for the socket for ever, so that no deadline was looked at."""
 

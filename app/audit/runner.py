@@ -2,7 +2,8 @@
 
 A job lives in a process and a directory of its own, so it outlives a console that restarts: `start` finds the
 unfinished audits again and goes on following their files. Invariants: every audit ends in one final state, also when
-its process dies without a word; a cancel counts from the moment it is asked for, whether or not the job has started.
+its process dies without a word; its job is started once, also where a console ends before it could note that it was;
+a cancel counts from the moment it is asked for, whether or not the job has started.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +146,14 @@ class AuditRunner:
             async with self._slots:
                 process, pid = self._processes.get(row.id), row.pid
                 if row.state == "queued":
-                    if process is None and (directory / "cancel").exists():
-                        await self._finish(row.id, {"event": "cancelled"})
-                        return
-                    if process is None:
-                        process = self._processes[row.id] = await asyncio.to_thread(start_job, directory, outlives=True)
-                    pid = process.pid
+                    if process is None:  # by a console that ended before it noted it
+                        begun, pid = await asyncio.to_thread(begun_before, directory)
+                        if not begun and (directory / "cancel").exists():
+                            await self._finish(row.id, {"event": "cancelled"})
+                            return
+                        process = None if begun else await self._begin(row.id, directory)
+                    if process is not None:
+                        pid = process.pid
                     await self.kept.running(row.id, pid)
                     self._show(row.id, state="running", progress=self.live[row.id]["progress"] or starting())
                 await self._finish(row.id, await self._follow(row.id, directory, process, pid))
@@ -163,6 +167,16 @@ class AuditRunner:
         finally:
             if self.live.get(row.id, {}).get("state") in FINAL:
                 self._processes.pop(row.id, None)
+
+    async def _begin(self, audit_id: str, directory: Path) -> subprocess.Popen[bytes]:
+        """Starts the job. Whoever is stopped meanwhile waits for the thread, which starts it all the same."""
+        loop = asyncio.get_running_loop()
+        starting = loop.run_in_executor(None, lambda: start_job(directory, outlives=True))
+        try:
+            process = self._processes[audit_id] = await asyncio.shield(starting)
+        finally:
+            await asyncio.wait({starting})
+        return process
 
     async def _follow(
         self, audit_id: str, directory: Path, process: subprocess.Popen[bytes] | None, pid: int | None
@@ -215,6 +229,19 @@ def starting() -> Json:
         "bytes_total": None, "rows_done": 0, "eta_s": None, "elapsed_s": 0.0,
         "steps": [{"name": name, "state": "running" if name == STEPS[0] else "pending"} for name in STEPS],
     }  # fmt: skip
+
+
+def begun_before(directory: Path) -> tuple[bool, int | None]:
+    """Whether this audit's job was started already, and its process while it runs. Blocking."""
+    progress = directory / "progress.jsonl"
+    if not progress.exists():
+        return False, None
+    spec = str(directory / "spec.json")
+    for one in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended
+            if spec in (one / "cmdline").read_bytes().decode(errors="replace").split("\0"):
+                return True, int(one.name)
+    return progress.stat().st_size > 0, None
 
 
 def runs_job(pid: int | None, directory: Path) -> bool:

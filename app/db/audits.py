@@ -152,7 +152,7 @@ class Audits:
         async with self._sessions() as db:
             return (await db.scalars(asked)).all()
 
-    async def running(self, audit_id: str, pid: int) -> None:
+    async def running(self, audit_id: str, pid: int | None) -> None:
         await self._move(audit_id, "running", pid=pid)
 
     async def note_progress(self, audit_id: str, progress: Json) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +114,45 @@ def test_an_audit_whose_order_cannot_be_written_has_failed(tmp_path: Path, monke
             await audits.stop()
 
     run(work())
+
+
+def test_a_job_that_was_begun_as_the_console_stopped_is_followed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started once more: two jobs wrote into one directory, and the first one's end was lost."""
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def start_job(directory: Path, *, outlives: bool) -> subprocess.Popen[bytes]:
+        assert outlives
+        time.sleep(0.2)
+        (directory / "progress.jsonl").touch()
+        command = [sys.executable, "-c", "import time; time.sleep(60)", str(directory / "spec.json")]
+        jobs.append(subprocess.Popen(command))
+        return jobs[-1]
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            monkeypatch.setattr(runner_module, "start_job", start_job)
+            first, then = (AuditRunner(kit.app.state.sessions, tmp_path / "audits") for _ in range(2))
+            order = {"cluster_id": "demo", "cluster_name": "demo", "requested_by": "ann"}
+            audit = await first.launch(**order, replicas=(), depth="bytes", from_index=None, to_index=None)
+            await asyncio.sleep(0.05)
+            await first.stop()
+            await then.start()
+            await asyncio.sleep(0.5)
+            row = await then.kept.get(audit["id"])
+            assert row is not None and len(jobs) == 1 and (row.state, row.pid) == ("running", jobs[0].pid)
+            (Path(row.directory) / "progress.jsonl").write_text('{"event": "cancelled"}\n')
+            await kit.until(lambda: then.live[audit["id"]]["state"] == "cancelled")
+            await then.stop()
+
+    try:
+        run(work())
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
 
 
 @pytest.mark.parametrize("fails", ["get", "running", "finish"])

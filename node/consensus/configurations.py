@@ -4,7 +4,8 @@ Theory. A configuration is in effect as soon as its entry is in the log, and no 
 before. A start must find it without reading the whole log, so the hard state says where such entries are, and says it
 durably before the entry gets into the log: a follower answers "busy" until then, a leader appends it afterwards (its
 place is then the first entry that it can be, until the next save says where it is). What the hard state names and the
-log does not hold was cut, or never came.
+log does not hold was cut, or never came; it leaves the hard state once another entry is committed there, and until then
+nothing at its place leaves the log: below the log's base what is named counts as committed.
 
 Invariants: each configuration in the log above the newest committed one is on durable record; `in_effect` is that of
 the last one in the log, or the group's at its birth.
@@ -27,8 +28,9 @@ PAST_KEPT = 16
 
 
 class Configurations:
-    """One per replica. `next_index`: the first entry about the members that is not committed; `guests`: members that
-    our configuration, which may be behind, does not know, and what their HELLOs said (M3, M7)."""
+    """One per replica. `next_index`: the first entry about the members that is not committed; `expected_index`: the
+    first that is on record and has not come: once another entry is committed there it never does. `guests`: members
+    that our configuration, which may be behind, does not know, and what their HELLOs said (M3, M7)."""
 
     def __init__(self, config: ReplicaConfig, store: LogStore) -> None:
         self._birth = config.configuration
@@ -36,7 +38,7 @@ class Configurations:
         self._keeps_past = config.applies or not config.kind.is_plain
         self._past: tuple[Record, ...] = ()
         self._in_log: list[Configuration] = []
-        self.next_index = NEVER
+        self.next_index = self.expected_index = NEVER
         self.guests: dict[str, Hello] = {}
         self._records: tuple[Record, ...] = ()
         for index, body in store.hard_state.configurations:

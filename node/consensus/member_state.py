@@ -210,7 +210,7 @@ class MemberState:
             self.applying.committed(now)
         if self.hard.naming is not None:
             self.on_commit(now)
-        if index >= self.configurations.next_index:
+        if index >= self.configurations.next_index or index >= self.configurations.expected_index:
             self.on_members(None, now)
         return True
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from node.consensus.configuration import Configuration
-from node.consensus.configurations import Record
+from node.consensus.configurations import NEVER, Record
 from node.consensus.leader_elector import LeaderElector
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
@@ -48,14 +48,17 @@ class Reconfiguration:
         """Whether what a slab says of the members is durable here; if not, it will be."""
         if not may_hold_change(self._member.config.kind, slab):
             return True
-        wanted = self._member.configurations.with_slab(slab)
+        configurations = self._member.configurations
+        wanted = configurations.with_slab(slab)
         if self._member.hard.configurations != wanted:
             self._member.save(configurations=wanted)
+            configurations.expected_index = next((index for index, _ in wanted[len(configurations.records) :]), NEVER)
             return False
         return self._member.durable_hard.configurations == wanted
 
     def save_records(self) -> None:
-        """What the hard state should name now, where it is something else."""
+        """What the hard state should name now, where it is something else: nothing that has not come, but our own."""
+        self._member.configurations.expected_index = NEVER
         own = () if self.to_append is None else (self.to_append,)
         wanted = (*self._member.configurations.records, *own)
         if self._member.hard.configurations != wanted:

@@ -24,6 +24,7 @@ from node.protocol.entry import (
     slab_of,
     unpack_record,
 )
+from node.protocol.group_entries import about_group
 from node.protocol.group_kind import NO_PATCH, PLAIN_NAME
 from node.protocol.messages import MemberMark
 from node.protocol.position_patch import patched
@@ -358,8 +359,12 @@ class MemoryStore(LogStore):
         base = self.meta(keep_from - 1)
         if base is None:
             raise AssertionError(f"no entry before {keep_from}")
-        del self._records[: keep_from - self.begin_index]
         named = [record for record in self.hard_state.configurations if record[0] < keep_from]
+        for index, body in named:
+            entry = self.get(index)
+            if entry is not None and about_group(self.kind, entry) != body.encode():
+                return  # it never came
+        del self._records[: keep_from - self.begin_index]
         self._members_at_base = named[-1] if named else self._members_at_base
         self.base, self.begin_index = base, keep_from
         self._begin_pos = self._records[0].pos

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from node.protocol.entry import BytesLike, EntryError, Magic
+from node.protocol.group_entries import about_group
 from node.protocol.group_kind import PLAIN_NAME
 from node.protocol.group_members import members_in
 from node.store.cold_reads import ColdReads
@@ -133,6 +134,8 @@ class Truncation:
         if begin_index == files.begin_index:
             return
         try:
+            if not self._holds_what_is_named(begin_index, hard):
+                return  # the next hard state says so no more; below the base nothing would contradict it
             base = self._reads.meta(begin_index - 1)
         except StoreCorrupt:
             return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
@@ -144,6 +147,19 @@ class Truncation:
         files.begin_at(kept)
         keep_reserve(files.directory, files.platform)
         self._faults.note(())
+
+    def _holds_what_is_named(self, begin_index: int, hard: HardState) -> bool:
+        """Whether the entries about the members that the hard state names are there, of those that would go.
+
+        It names an entry before the log holds it: one that never came, or that its leader appended further on, must
+        not become what the base says of the members, nor count as committed because its place is below the base (M1).
+        """
+        files = self._files
+        return all(
+            about_group(files.kind, find_record(files.data, files.index, index)[1]) == body.encode()
+            for index, body in hard.configurations
+            if files.begin_index <= index < begin_index
+        )
 
     def _members_before(self, begin_index: int, hard: HardState) -> tuple[int, str] | None:
         """Where the newest entry about the members before `begin_index` is, and its body (M1).

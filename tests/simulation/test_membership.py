@@ -86,6 +86,11 @@ def test_what_looked_like_a_broken_promise_and_was_none(seed: int, steps: int, m
     assert run_seed(seed, steps, overrides=more).violation is None
 
 
+def test_an_announced_change_that_never_came_counts_nowhere_once_its_place_was_removed() -> None:
+    """n0 wrote a removal down, the entry never came; it trimmed its log beyond that place, and started anew."""
+    assert run_seed(630605584, 700).violation is None
+
+
 def test_worlds_whose_members_stay_have_no_machine_more() -> None:
     world = World.from_seed(3, membership=0.0)
     assert world.machine_ids == world.ids and world.spare_ids == ()

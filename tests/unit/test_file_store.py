@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import BODY_BYTES_MAX, EntryError, Magic, Slab, decode_slab
+from node.protocol.group_members import GroupMembers
 from node.store.errors import StoreCorrupt, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT, read_checkpoint
@@ -371,6 +373,25 @@ def test_removing_a_prefix_keeps_whole_files_and_the_base(tmp_path: Path) -> Non
     empty.append_as_leader([b"new"], 100)
     assert [entry.body for entry in entries_of(empty)] == [b"new"]
     empty.close()
+
+
+def test_a_record_of_members_that_never_came_holds_the_prefix_until_it_is_gone(tmp_path: Path) -> None:
+    """Below the base nothing would contradict it: the next start would go by it, and so would whom the base is given
+    to (M1)."""
+    came, never = (GroupMembers(dict.fromkeys(ids, "")).body(ids).decode() for ids in ("abc", "ab"))
+    store = open_store(tmp_path)
+    fill(store, 1, 20)
+    store.append_as_leader([came.encode()], 2, Magic.CONFIG_CHANGE)
+    fill(store, 6, 20)
+    store.save_hard_state(HardState(9, None, VoterState.VOTER, configurations=((20, came), (25, never))))
+    sync(store)
+    store.note_progress(100, 100)
+    store.remove_prefix(100)
+    assert store.begin_index == 0
+    store.save_hard_state(replace(store.hard_state, configurations=((20, came),)))
+    store.remove_prefix(100)
+    assert store.begin_index > 25 and store.base_on_record.members == (20, came)
+    store.close()
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

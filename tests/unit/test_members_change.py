@@ -164,6 +164,24 @@ def test_m1_what_was_written_down_and_never_appended_is_no_configuration() -> No
     assert node.store.hard_state.configurations == ()
 
 
+def test_m1_what_was_written_down_and_never_came_goes_once_another_entry_is_committed_there() -> None:
+    """Its leader is gone before it is asked for again: on record it must not outlive its place in the log."""
+    group = Group()
+    group.run(200 * MS)
+    node = group.nodes["n1"]
+    group.change("n0", MemberChange(REMOVE, "n2"))
+    while group.packets and not node.store.hard_state.configurations:
+        group.deliver(group.packets.pop(0))
+    group.cut_off("n0")
+    assert node.store.hard_state.configurations and group.voters("n1") == ["n0", "n1", "n2"]
+    place = node.store.hard_state.configurations[0][0]
+    assert node.store.end_index < place
+    group.run(3000 * MS)
+    group.propose(group.leader() or "")
+    group.run(1000 * MS)
+    assert node.replica.committed_index >= place and node.store.hard_state.configurations == ()
+
+
 def test_m1_a_follower_writes_it_down_before_it_is_in_its_log() -> None:
     group = Group()
     group.run(200 * MS)

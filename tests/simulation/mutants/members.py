@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, left_out, swapped
-from tests.simulation.mutants.retention import TRIMS
+from tests.simulation.mutants.retention import TRIMS, TRUNCATION
 from tests.simulation.mutants.snapshots import MOVED
 from tests.simulation.swarm import FAULTS
 
@@ -23,6 +23,9 @@ CHANGING: dict[str, Any] = {"membership": 8.0, "appends": 15.0, "reads": 5.0}
 ALONE: dict[str, Any] = {**dict.fromkeys((name for name, _, _ in FAULTS), 0.0), **CHANGING, "membership": 15.0}
 CRASHING: dict[str, Any] = {**ALONE, "crash": 4.0, "partition": 2.0, "isolate_leader": 2.0, "partition_ms": 200.0}
 TWO: dict[str, Any] = {**CRASHING, "members": 2, "members_most": 2, "flush_sync": True}
+TRIMMED_MEMBERS: dict[str, Any] = {
+    **TRIMS, "membership": 3.0, "isolate_leader": 3.0, "partition_ms": 200.0, "crash": 3.0,
+}  # fmt: skip
 
 BROKERS: dict[str, Any] = {**CHANGING, "broker": True, "appends": 40.0}
 TRIMMED_BROKERS: dict[str, Any] = {**BROKERS, **TRIMS, "membership": 12.0, "appends": 60.0, "left_behind": 0.5}
@@ -46,6 +49,14 @@ CHANGES_OF_MEMBERS = (
         "start_from_birth", "M1", "a start takes the members of the birth",
         (ignored(LOG + "__init__", "place is not None"),),
         CHANGING,
+    ),
+    Mutant(
+        "trimmed_record_counts", "M1", "what never came counts once the log begins behind its place",
+        (
+            ignored(TRUNCATION, "not self._holds_what_is_named(begin_index, hard)"),
+            ignored(CORE + "member_state:MemberState.advance_commit", "index >= self.configurations.expected_index"),
+        ),
+        TRIMMED_MEMBERS,
     ),
     Mutant(
         "announced_is_in_effect", "M1", "what was written down is taken for what the log holds",

@@ -107,13 +107,8 @@ class MemoryStore(LogStore):
     # --- loop half ---------------------------------------------------------------------------------------------
 
     def append_as_leader(
-        self,
-        bodies: Sequence[bytes],
-        term: int,
-        magic: int = Magic.NORMAL,
-        channel: int = 0,
-        patch_at: int = NO_PATCH,
-    ) -> list[Slab]:
+        self, bodies: Sequence[bytes], term: int, magic: int = Magic.NORMAL, channel: int = 0, patch_at: int = NO_PATCH,
+    ) -> list[Slab]:  # fmt: skip
         if term < self.end_term:
             raise EntryError(f"term {term} after term {self.end_term}")
         if self.end_chain is None:
@@ -360,10 +355,9 @@ class MemoryStore(LogStore):
         if base is None:
             raise AssertionError(f"no entry before {keep_from}")
         named = [record for record in self.hard_state.configurations if record[0] < keep_from]
-        for index, body in named:
-            entry = self.get(index)
-            if entry is not None and about_group(self.kind, entry) != body.encode():
-                return  # it never came
+        held = [(self.get(index), body.encode()) for index, body in named]
+        if any(entry is not None and about_group(self.kind, entry) != body for entry, body in held):
+            return  # it never came
         del self._records[: keep_from - self.begin_index]
         self._members_at_base = named[-1] if named else self._members_at_base
         self.base, self.begin_index = base, keep_from

@@ -266,6 +266,15 @@ ADVICE: Final[dict[str, Advice]] = {
         " a restart; it is well when this ends with 0",
         "alarms",
     ),
+    "directory_gone": Advice(
+        "{node} goes on with the files that it has open, and confirms entries; those files have no name any more, and"
+        " end with its process",
+        "see on {where} whether that disk is mounted, and who removed or moved the directory; then end {node} and start"
+        " it as it was before, without --init: it comes back without a vote, and its leader brings it all of the log."
+        " One member at a time; where several say this, copy the entries out first (docs). It is well when this ends"
+        " with 0",
+        "a-data-directory-is-gone",
+    ),
     "disk_low": Advice(
         "{node} stores nothing new once no further data file has room; it goes on with what it has until then",
         "make room on {where} (see what else lies on that disk); it is well when this ends with 0",

@@ -32,7 +32,7 @@ from app.health.leading import (
     writes_stopped,
 )
 from app.health.links import cut_off, not_connected, resends, slow_link
-from app.health.members import alarms, damaged, disk_low, engine_down, not_members, silent, voter_state
+from app.health.members import alarms, damaged, directory_gone, disk_low, engine_down, not_members, silent, voter_state
 from app.health.next_steps import next_step
 from app.health.pair_steps import pair_step
 from app.health.pairs import EXPLAINS as PAIR_EXPLAINS
@@ -56,6 +56,7 @@ RULES: Final[tuple[Rule, ...]] = (
     silent,
     wrong_address,
     cut_off,
+    directory_gone,
     alarms,
     disk_low,
     damaged,

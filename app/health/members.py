@@ -185,6 +185,24 @@ def disk_low(facts: Facts) -> Iterator[Finding]:
             yield Finding("disk_low", ATTENTION, f"{one.id}'s disk is nearly full, for {{age}}: {left}", one.id)
 
 
+def directory_gone(facts: Facts) -> Iterator[Finding]:
+    """An engine goes on with the files that it has open when their directory is removed, or its disk taken away: it
+    confirms entries that end with its process. All that it notices is that it cannot look at its disk any more."""
+    gone = {one.id: reason for one in facts.members if (reason := unseen_disk(one))}
+    lasting = [one for one in facts.members if not one.is_learner and one.id not in gone]
+    severity = ATTENTION if len(lasting) >= facts.view.quorum.needed else CRITICAL
+    for node_id, reason in gone.items():
+        text = f"{node_id} runs without its data directory, for {{age}}: {reason}"
+        yield Finding("directory_gone", severity, text, node_id)
+
+
+def unseen_disk(one: MemberView) -> str:
+    """Why an engine that runs cannot look at its disk; "": it can."""
+    if one.state is None or one.reach != "ok" or one.state.engine != "ok" or one.is_java:
+        return ""
+    return next((each.reason or "" for each in one.state.unknown or () if each.field == "disk"), "")
+
+
 def _of_member(
     one: MemberView, code: str, node_id: str, what: str, same: Sequence[AlarmView], more: str = "", leads: bool = False
 ) -> Finding:

@@ -274,6 +274,8 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"questions at {finding.node_id} get no answer; {spare(view)}"
         case "not_applying":
             return f"commands and questions at {finding.node_id} get no result in time; {spare(view)}"
+        case "directory_gone":
+            return f"one lasting copy of the log fewer than there are members; {spare(view)}"
         case "audit_divergent" | "log_damaged":
             copy = "one good copy fewer of those entries than there are members"
             return f"{copy}; {spare(view)}"

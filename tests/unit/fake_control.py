@@ -65,6 +65,7 @@ class FakeNode:
     transitions: list[Json] = field(default_factory=list)
     alarms: list[Any] = field(default_factory=list)
     faults: list[Json] = field(default_factory=list)
+    unknown: list[Json] = field(default_factory=list)
     repair: Json = field(default_factory=dict)
     retention: Json | None = None
     disk: Json = field(default_factory=lambda: {"free_bytes": 10**11, "used_ratio": 0.2})
@@ -130,7 +131,7 @@ class FakeNode:
             "faults": self.faults,
             "repair": self.repair,
             "version": "0.1.0",
-            "unknown": [],
+            "unknown": self.unknown,
         }
 
 

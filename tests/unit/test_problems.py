@@ -90,6 +90,17 @@ def disk_nearly_full(story: Story) -> None:
     story.look(10)
 
 
+def without_a_directory(*ids: str) -> Callable[[Story], None]:
+    def happened(story: Story) -> None:
+        for node_id in ids:
+            reason = f"[Errno 2] No such file or directory: '/data/{node_id}/dledger-{node_id}'"
+            story.node(node_id).unknown = [{"field": "disk", "reason": reason, "since": None}]
+            story.node(node_id).disk = {"total_bytes": None, "free_bytes": None, "used_ratio": None, "full": False}
+        story.look(10)
+
+    return happened
+
+
 def leader_without_acks(story: Story) -> None:
     story.look()
     for node_id in ("n1", "n2"):
@@ -431,6 +442,20 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         ["quorum_out_of_sight", "replica_silent", "replica_silent"],
         "No quorum is in sight: n1 and n2 do not answer, and may or may not commit without n0, for",
         "is unknown",
+    ),
+    (
+        without_a_directory("n1"),
+        "attention",
+        ["directory_gone"],
+        "n1 runs without its data directory, for 4 s: [Errno 2] No such file or directory: '/data/n1/dledger-n1'.",
+        "Quorum stands",
+    ),
+    (
+        without_a_directory("n0", "n1"),
+        "critical",
+        ["directory_gone", "directory_gone"],
+        "n0 runs without its data directory, for 4 s",
+        "Quorum stands",
     ),
     (disk_nearly_full, "attention", ["disk_low"], "n1's disk is nearly full, for 4 s: 0.4% of it is free.", ""),
     (

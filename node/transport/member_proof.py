@@ -23,7 +23,7 @@ import hmac
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from node.protocol.entry import BytesLike
 
 NONCE_BYTES: Final = 32
 NONCE_TEXT_MAX: Final = 128
+ID_MAX: Final = 255
 PURPOSE: Final = "hello2"
 BY_DIALER: Final = "dialer"
 BY_ACCEPTER: Final = "accepter"
@@ -140,6 +141,10 @@ class DialerProof:
         heard = canonical(_without_mac(answer))
         said = Said(self._group_id, self._self_id, self._peer_id, self._nonce, accepter_nonce, (self._hello, heard))
         if not is_proved(self._secrets, BY_ACCEPTER, said, mac):
+            other = answer.get("node_id")
+            named = replace(said, accepter=other) if isinstance(other, str) and len(other) <= ID_MAX else said
+            if is_proved(self._secrets, BY_ACCEPTER, named, mac):
+                raise ProofError(f"it proves to be {other}, so that this is the address of {other}")
             raise ProofError("it has another secret")
         fields = _without_mac(whole)
         complete = Said(
@@ -154,7 +159,7 @@ class AccepterProof:
     def __init__(self, secrets: Sequence[bytes], self_id: str, hello: BytesLike) -> None:
         """Raises ProofError where the HELLO carries no nonce."""
         fields = parse(hello)
-        self.node_id = _text(fields, "node_id", 255)
+        self.node_id = _text(fields, "node_id", ID_MAX)
         self._secrets, self._self_id, self._hello = secrets, self_id, bytes(hello)
         self._dialer_nonce = _text(fields, "nonce")
         self._group_id = _text(fields, "group_id", 255) if fields.get("group_id") is not None else ""

@@ -173,6 +173,21 @@ def test_parts_cannot_be_shifted_into_each_other() -> None:
     assert not is_proved((OTHER, SECRET), BY_DIALER, other, make_mac(SECRET, BY_DIALER, one))
 
 
+def test_another_member_at_this_address_is_named_where_it_proves_who_it_is() -> None:
+    """Two addresses of [peers] were exchanged: the secret is right, and who has it is another one than was meant."""
+    pair = Pair()
+    accepter = AccepterProof((SECRET,), "n2", pair.hello)
+    answer = json.loads(accepter.answer(whole("n2")))
+    with pytest.raises(ProofError, match="it proves to be n2, so that this is the address of n2"):
+        pair.dialer.proof(answer, whole("n0"))
+    for said in ("n3", "n" * 300, 7, None):
+        with pytest.raises(ProofError, match="it has another secret"):
+            pair.dialer.proof(answer | {"node_id": said}, whole("n0"))
+    answer = json.loads(AccepterProof((OTHER,), "n2", pair.hello).answer(whole("n2")))
+    with pytest.raises(ProofError, match="it has another secret"):
+        pair.dialer.proof(answer, whole("n0"))
+
+
 def test_nonces_are_fresh() -> None:
     assert len({fresh_nonce() for _ in range(100)}) == 100
     assert len(bytes.fromhex(fresh_nonce())) == 32

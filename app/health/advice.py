@@ -266,6 +266,13 @@ ADVICE: Final[dict[str, Advice]] = {
         " a restart; it is well when this ends with 0",
         "alarms",
     ),
+    "kept_out": Advice(
+        "{node} runs, and the others end each connection with it, or it ends theirs: no entry gets to it, and it does"
+        " not count",
+        "put right on {where} what the text says: the members' secret (`[node] secret_file`, then SIGHUP), or"
+        " `[node] group` and `[peers]` (then start {node} again); it is well when this ends with 0",
+        "a-member-is-not-let-in",
+    ),
     "directory_gone": Advice(
         "{node} goes on with the files that it has open, and confirms entries; those files have no name any more, and"
         " end with its process",

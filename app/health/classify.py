@@ -18,6 +18,7 @@ from app.health.audited import audited
 from app.health.certificates import certificates
 from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, spell
 from app.health.group_view import GroupView, Problem
+from app.health.kept_out import kept_out
 from app.health.leading import (
     closures,
     commit_stalled,
@@ -55,6 +56,7 @@ RULES: Final[tuple[Rule, ...]] = (
     engine_down,
     silent,
     wrong_address,
+    kept_out,
     cut_off,
     directory_gone,
     alarms,
@@ -80,6 +82,7 @@ LATE: Final = frozenset({"lagging", "resends"})
 AWAY: Final = LATE | {"not_connected", "slow_link", "engine_late", "not_append", "not_catching_up"}
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "wrong_address": AWAY | {"cut_off", "one_way", "member_unreachable", "catching_up"},
+    "kept_out": AWAY | {"cut_off", "one_way", "catching_up"},
     "cut_off": AWAY | {"one_way", "catching_up"},
     "one_way": AWAY,
     "replica_silent": AWAY,

@@ -27,6 +27,7 @@ from app.health.facts import (
     time_of,
 )
 from app.health.group_view import MemberView
+from app.health.kept_out import refusing
 from node.views.state import LinkView
 
 SLOW_GRACE_S: Final = 0.5
@@ -192,6 +193,8 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
     for (low, high), tellers in sorted(pairs.items()):
         if any(sought_at(facts, answering[one]) for one in (low, high)):
             continue  # `wrong_address` says it
+        if frozenset((low, high)) in refusing(facts):
+            continue  # an alarm says it, and why
         member = high if low == facts.view.leader_id else low
         both = len(tellers) == 2
         which = f"{low} and {high} have no connection to each other" if both else (

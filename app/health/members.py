@@ -19,6 +19,7 @@ from app.health.facts import (
     time_of,
 )
 from app.health.group_view import GroupView, MemberView
+from app.health.kept_out import says_kept_out
 from app.health.links import heard_ms
 from node.views.state import AlarmView, FaultView, RepairView
 
@@ -159,7 +160,8 @@ def alarms(facts: Facts) -> Iterator[Finding]:
     full = {one.id for one in facts.members if "disk_full" in codes_of(one)}
     ids = {one.id for one in facts.members}
     for one in facts.members:
-        for code, same in by_code(one, ids).items():
+        said_already = says_kept_out(facts, one)
+        for code, same in by_code(one, ids, said_already).items():
             if code in DAMAGE_ALARMS and one.state is not None and one.state.faults:
                 continue  # `damaged` says it in one sentence
             text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
@@ -222,11 +224,11 @@ def peers_full(one: MemberView, ids: Container[str]) -> list[AlarmView]:
     return [alarm for alarm in alarms_of(one) if alarm.code == "peer_disk_full" and alarm.peer_id in ids]
 
 
-def by_code(one: MemberView, ids: Container[str]) -> dict[str, list[AlarmView]]:
-    """A member's alarms by code, without those about a full disk of one of `ids`."""
+def by_code(one: MemberView, ids: Container[str], said: Container[AlarmView]) -> dict[str, list[AlarmView]]:
+    """A member's alarms by code, without those that were `said`, and those about a full disk of one of `ids`."""
     found: dict[str, list[AlarmView]] = {}
     for alarm in alarms_of(one):
-        if alarm.code != "peer_disk_full" or alarm.peer_id not in ids:
+        if alarm not in said and (alarm.code != "peer_disk_full" or alarm.peer_id not in ids):
             found.setdefault(alarm.code or "alarm", []).append(alarm)
     return found
 

@@ -101,6 +101,45 @@ def without_a_directory(*ids: str) -> Callable[[Story], None]:
     return happened
 
 
+OTHER_SECRET = "what answers there does not prove the members' secret: it has another secret"
+
+
+def refuses(story: Story, node_id: str, *others: str, why: str = OTHER_SECRET) -> None:
+    """Of connections with them it says so, as both ends of each do."""
+    one = story.node(node_id)
+    one.apart_from = [*others]
+    one.alarms = [
+        {"code": "unproven_member", "severity": "warning", "peer_id": peer, "text": f"{peer} at {peer}:1: {why}",
+         "since": rfc3339(T0)} for peer in others
+    ]  # fmt: skip
+
+
+def another_secret(story: Story) -> None:
+    """n1 has another one: both ends of both its connections say so."""
+    story.look()
+    refuses(story, "n0", "n1")
+    refuses(story, "n1", "n0", "n2")
+    refuses(story, "n2", "n1")
+    one, state = story.node("n1"), story.node("n1").state
+    one.ack_ms, one.state = None, lambda: {**state(), "role": "CANDIDATE", "leader_id": None}  # type: ignore[method-assign]
+    story.look(10)
+
+
+def looks_at_wrong_addresses(story: Story) -> None:
+    """n1's own configuration exchanges two addresses; the others reach it, and it follows."""
+    story.look()
+    refuses(story, "n1", "n0", "n2", why="what answers there does not prove the members' secret: it proves to be n9")
+    story.look(10)
+
+
+def warns_of_whom_it_lets_in(story: Story) -> None:
+    """A group gets its first secret: n1 has none yet."""
+    refuses(story, "n0", "n1")
+    refuses(story, "n2", "n1")
+    story.node("n0").apart_from, story.node("n2").apart_from = [], []
+    story.look(10)
+
+
 def leader_without_acks(story: Story) -> None:
     story.look()
     for node_id in ("n1", "n2"):
@@ -442,6 +481,28 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         ["quorum_out_of_sight", "replica_silent", "replica_silent"],
         "No quorum is in sight: n1 and n2 do not answer, and may or may not commit without n0, for",
         "is unknown",
+    ),
+    (
+        another_secret,
+        "attention",
+        ["kept_out"],
+        "n1 is not let in by n0 and n2, for 5 s: n1 at n1:1: what answers there does not prove the members' secret: it"
+        " has another secret.",
+        "Quorum stands",
+    ),
+    (
+        looks_at_wrong_addresses,
+        "attention",
+        ["alarm_unproven_member"],
+        "n1 reports unproven member, for 5 s: n0 at n0:1: what answers there does not prove",
+        "Quorum stands",
+    ),
+    (
+        warns_of_whom_it_lets_in,
+        "attention",
+        ["alarm_unproven_member", "alarm_unproven_member"],
+        "n0 reports unproven member",
+        "Quorum stands",
     ),
     (
         without_a_directory("n1"),

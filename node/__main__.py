@@ -44,6 +44,8 @@ BACK_OFF_S_MAX: Final = 10.0
 STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again without a wait
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
 LOOK_AGAIN_S: Final = 0.1  # until the directory is there
+LOOK_AGAIN_AT_DISK_S: Final = 1.0
+STAYS_DOWN: Final = "its engine refused to run, its output says why, and nothing starts it again by itself"
 DEFAULT_DATA: Final = "data"  # as `node.config_models` has it
 DATA_VARIABLES: Final = ("QUORUMSCOPE_NODE__DATA", "QUORUMSCOPE_NODE_DATA")
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
@@ -134,17 +136,26 @@ def record_crash(data: Path | None, reason: str) -> None:
     if data is None or not data.is_dir():
         return
     path = data / REASON_FILE
-    refusal = {
-        "reason": reason,
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": "quorumscope node",
-    }
     try:
         said_at = path.stat().st_mtime if path.exists() else 0.0
         if not 0 <= time.time() - said_at < 5.0:  # a clock that was set back makes it no news
-            path.write_text(json.dumps(refusal) + "\n")
+            path.write_text(json.dumps(noted(reason)) + "\n")
     except OSError as error:  # a full disk ends engines too: then of all times the supervisor has to go on
         note("no_reason_file", "error", reason=f"{path}: {error.strerror}; {reason}")
+
+
+async def record_refusal(data: Path) -> None:
+    """Leaves a word that the engine stays down, once that is possible, where it could leave none itself: its directory
+    was mounted read-only, say. A control plane that finds none says that it is started again by itself."""
+    while data.is_dir() and not (data / REASON_FILE).exists():
+        with contextlib.suppress(OSError):
+            (data / REASON_FILE).write_text(json.dumps(noted(STAYS_DOWN)) + "\n")
+        await asyncio.sleep(LOOK_AGAIN_AT_DISK_S)
+
+
+def noted(reason: str) -> dict[str, str]:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"reason": reason, "at": at, "command": "quorumscope node"}
 
 
 def clear_reason(data: Path | None) -> None:
@@ -307,9 +318,10 @@ async def supervise(arguments: Sequence[str]) -> int:
     # A wrong command line and a port in use help nobody by staying up; a refusal is shown by the control plane. Where
     # that one ended for good too (the same command started twice), nothing is left to stay up for.
     if not exit_with_engine and code not in (0, EXIT_USAGE, EXIT_UNAVAILABLE):
-        asked = asyncio.create_task(stopping.wait())
+        asked, said = asyncio.create_task(stopping.wait()), asyncio.create_task(record_refusal(data))
         await asyncio.wait((asked, control), return_when=asyncio.FIRST_COMPLETED)
         asked.cancel()
+        said.cancel()
     stopping.set()
     await asyncio.gather(*background.tasks)  # they end their processes in order
     await background.stop()

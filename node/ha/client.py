@@ -17,7 +17,7 @@ from typing import Any
 
 from node.ha.common_end import CommonEnd
 from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
-from node.ha.handshake import Hello, LogOf, Stand, hello_of, parse_hello, parse_verdict, takes_nothing
+from node.ha.handshake import Hello, LogOf, Stand, check_epochs, hello_of, parse_hello, parse_verdict, takes_nothing
 from node.ha.lineage import Lineage
 from node.ha.proof import MASTER, SLAVE, Proof, Said, has_nonce
 from node.ha.settings import BrokerRole, HaSettings
@@ -256,7 +256,9 @@ class HAClient:
         verdict = parse_verdict(said)
         self.stand = verdict.stand
         log = self._store.log
-        self._check_epochs()
+        assert self._heard_of is not None
+        if verdict.stand is not Stand.STRANGER:  # which says more
+            check_epochs(self.lineage, self._heard_of, has_messages=not _is_empty(log))
         if verdict.stand.is_served:
             self._check_age()
         full = self._store.full or str(self._hellos[1].get("unable", ""))  # or it was, when it said so
@@ -279,15 +281,6 @@ class HAClient:
                 "" if not verdict.stand.can_be_cut else "; with cuts_back this slave would cut its log back, and keep"
             )
             raise HaError(f"{verdict.stand.value}: {verdict.reason}{more and more + ' a copy'}")
-
-    def _check_epochs(self) -> None:
-        """What this slave would keep of what the master says."""
-        assert self._said is not None
-        if far := self.lineage.too_far(self._said):
-            raise HaError(far)
-        start, end = self._said.epochs[-1][1] if self._said.epochs else 0, self._master_span[1]
-        if start > end:
-            raise HaError(f"the master's epoch {self._said.epoch} begins at {start}, and its log ends at {end}")
 
     def _check_age(self) -> None:
         """An old master hears of the later epoch with this slave's hello, and refuses it itself: else this does."""

@@ -154,6 +154,18 @@ def parse_verdict(said: dict[str, Any]) -> Verdict:
     return Verdict(stand, reason[:1000], start)
 
 
+def check_epochs(own: Lineage, master: Hello, *, has_messages: bool) -> None:
+    """What a slave would keep of what its master says. Raises HaError."""
+    theirs = master.lineage
+    if own.pair and theirs.pair != own.pair and has_messages:
+        raise HaError(f"the master is of pair {theirs.pair or '(none)'}, this log of {own.pair}: see who is there")
+    if far := own.too_far(theirs):
+        raise HaError(far)
+    start = theirs.epochs[-1][1] if theirs.epochs else 0
+    if start > master.end:
+        raise HaError(f"the master's epoch {theirs.epoch} begins at {start}, and its log ends at {master.end}")
+
+
 def judge(log: LogOf, lineage: Lineage, slave: Hello) -> Verdict:
     """How the slave's log stands to this master's `log`."""
     own, theirs = lineage, slave.lineage

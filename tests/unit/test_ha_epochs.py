@@ -14,7 +14,7 @@ import pytest
 
 from node.ha.asking import EpochTooFar, NoMaster, ask
 from node.ha.frames import ASK, encode_report, slave_says
-from node.ha.handshake import Hello, hello_of
+from node.ha.handshake import Hello, Stand, Verdict, hello_of
 from node.ha.lineage import EPOCH_MAX, EPOCHS_AHEAD_MAX, PROMOTION, Lineage, parse_lineage
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
@@ -100,6 +100,21 @@ def test_a_slave_follows_no_master_of_an_epoch_too_far_above(tmp_path: Path, epo
         slave.connect().carry()
         assert not slave.kept and slave.log.max_offset == end
         assert str(EPOCHS_AHEAD_MAX) in slave.client.trouble
+
+
+@pytest.mark.parametrize("stand", [Stand.IN_STEP, Stand.BEHIND, Stand.FORKED])
+def test_a_slave_with_messages_takes_over_no_epochs_of_another_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand: Stand
+) -> None:
+    """Of its own pair's epochs none is too far above those: two hellos moved it to the last one that there is."""
+    pair = Pair(tmp_path, replace(HaSettings(), cuts_back=True), lineage=Lineage("pair-2", ((1, 0),)))
+    end = put(pair.log, 1, 2)
+    monkeypatch.setattr(pair.service, "judged", lambda _connection, _hello: Verdict(stand, "so", end))
+    slave = pair.slave(lineage=Lineage("pair-1", ((NEWEST, 0),)))
+    put(slave.log, 1, 2)
+    slave.connect().carry()
+    assert not slave.kept and slave.log.max_offset == end and slave.client.is_closed
+    assert "pair-2" in slave.client.trouble and "pair-1" in slave.client.trouble
 
 
 def test_a_slave_of_no_pair_yet_takes_its_first_master_as_it_is(tmp_path: Path) -> None:

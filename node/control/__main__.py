@@ -11,6 +11,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvicorn
 
@@ -43,8 +44,9 @@ def bind(address: str) -> socket.socket:
     return listener
 
 
-def start_command(arguments: Sequence[str]) -> str:
-    """How to start this node again: without what belongs to a first start, `--init`, `--join` and the group's token."""
+def start_command(arguments: Sequence[str], settings: Settings, directory: Path) -> str:
+    """How to start this node again: without what belongs to a first start, `--init`, `--join` and the group's token;
+    in `directory`, where a path that was given is none from the root on."""
     kept: list[str] = []
     rest = iter(arguments)
     for one in rest:
@@ -52,7 +54,17 @@ def start_command(arguments: Sequence[str]) -> str:
             next(rest, None)
         elif one not in ("--init", "--join", "--make-secret") and not one.startswith("--group-token="):
             kept.append(one)
-    return shlex.join(["quorumscope", "node", *kept]).encode(errors="replace").decode()
+    command = shlex.join(["quorumscope", "node", *kept])
+    if not all(path.is_absolute() for path in paths_of(settings)):
+        command = f"cd {shlex.quote(str(directory))} && {command}"
+    return command.encode(errors="replace").decode()
+
+
+def paths_of(settings: Settings) -> list[Path]:
+    """Of the configuration's file, and all that this node's tables name."""
+    files = {one.removeprefix("file ") for one in settings.origin.values() if one.startswith("file ")}
+    tables = (settings.node, settings.store, settings.control, settings.broker, settings.ha)
+    return [*map(Path, files), *(value for table in tables for _, value in table if isinstance(value, Path))]
 
 
 def follow(settings: Settings, parts: Parts, log: Log) -> None:
@@ -74,7 +86,7 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
         return EXIT_UNAVAILABLE
     app = create_app(settings)
     parts: Parts = app.state.parts
-    parts.started_with = start_command(arguments) if arguments else None
+    parts.started_with = start_command(arguments, settings, Path.cwd()) if arguments else None
     parts.rereading.note = lambda event, severity, fields: log.note(event, severity, **fields)
     tls: ServerTls | None = None
     if arguments:

@@ -38,6 +38,7 @@ class ClusterInfo:
     group: str
     group_id: str | None = None
     demo: bool = False
+    shows_token: bool = False
 
 
 def reach_of(sample: NodeSample, now: datetime) -> str:
@@ -95,7 +96,14 @@ def group_view(
     marks = leader_marks(leader) if leader else Marks()
     closures = TheirClock(leader.last_clock).closures(leader.closures) if leader else None
     return GroupView(
-        cluster=ClusterView(id=info.id, name=info.name, group=info.group, group_id=info.group_id, demo=info.demo),
+        cluster=ClusterView(
+            id=info.id,
+            name=info.name,
+            group=info.group,
+            group_id=info.group_id,
+            demo=info.demo,
+            shows_token=info.shows_token,
+        ),
         as_of=rfc3339(now),
         at=None,
         leader_id=leader.node_id if leader else None,

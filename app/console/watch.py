@@ -137,7 +137,8 @@ class Watch:
         self.learn_addresses()
         for one in self.samples:
             one.stood_still_s = self.beat.stood_still_s(one.last_seen_ns)
-        view = group_view(self.info, self.samples, now, self.known)
+        info = replace(self.info, shows_token=self.addresses.has_token(self.info.id))
+        view = group_view(info, self.samples, now, self.known)
         if self.info.id in self.audits:
             view = view.model_copy(update={"audit": self.audits[self.info.id]})
         self.recall.observe(view, at_s, now)

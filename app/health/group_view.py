@@ -19,13 +19,15 @@ from node.views.state import LinkView, LogView, StateView
 
 
 class ClusterView(View):
-    """Which group this is; `demo`: a demo runs it, so that its breaks can be ended at once."""
+    """Which group this is; `demo`: a demo runs it, so that its breaks can be ended at once. `shows_token`: its control
+    planes are shown a token, so that a printed call needs one, too."""
 
     id: Text
     name: Text
     group: Text
     group_id: Text | None = None
     demo: Flag = False
+    shows_token: Flag = Field(default=False, exclude=True)
 
 
 class QuorumView(View):

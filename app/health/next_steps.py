@@ -16,7 +16,7 @@ from app.health.advice import ADVICE, ALARM, SCRUB
 from app.health.advice_row import Advice
 from app.health.confirming import survives, writes_stopped
 from app.health.facts import Finding, spelled_range
-from app.health.group_view import GroupView, MemberView, NextStep
+from app.health.group_view import ClusterView, GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
 from app.health.silences import (
@@ -89,7 +89,7 @@ def next_step(finding: Finding, view: GroupView) -> NextStep:
         at_stake=at_stake(finding, view),
         step=step.format(**fields),
         command=command.format(**fields),
-        curl=None if lacks else with_token(advice.curl.format(**fields)),
+        curl=None if lacks else with_token(advice.curl.format(**fields), view.cluster),
         docs=f"{DOCS}#{advice.section}",
         actions=tuple(one for one in advice.actions if helps(one, finding, view)),
         from_index=finding.from_index,
@@ -119,9 +119,9 @@ def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[
     return advice.command, advice.step
 
 
-def with_token(curl: str) -> str:
-    """A control plane beyond loopback asks for the token."""
-    local = any(host in curl for host in ("//127.0.0.1", "//localhost", "//[::1]"))
+def with_token(curl: str, cluster: ClusterView) -> str:
+    """A control plane beyond loopback asks for the token, and one that this console shows one to."""
+    local = any(host in curl for host in ("//127.0.0.1", "//localhost", "//[::1]")) and not cluster.shows_token
     return curl if local or TOKEN_HEADER in curl else curl.replace("curl", "curl" + TOKEN_HEADER, 1)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from app.health.facts import Finding, refused
 from app.health.group_view import GroupView, NextStep
+from app.health.next_steps import with_token
 from app.health.pair_links import master_of, slaves_of
 
 DOCS: Final = "docs/classic-ha.md"
@@ -14,7 +15,6 @@ COMPARE: Final = "audit-master-against-slaves"  # a section of it
 STATUS: Final = "quorumscope ha status {nodes}"
 PROMOTE: Final = "quorumscope ha promote {most}"
 CURL: Final = "curl -s {url}/api/v1/ha"
-TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'
 ONE_COPY: Final = "what is sent now lies on one broker alone: if its disk is lost, so is that"
 LOST: Final = "what the master took and no slave acknowledged is lost if it does not come back"
 
@@ -189,14 +189,9 @@ def pair_step(finding: Finding, view: GroupView) -> NextStep | None:
     curl = CURL.format(**fields) if fields["url"] else None
     return NextStep(
         means=advice.means.format(**fields), at_stake=advice.at_stake.format(**fields), step=step.format(**fields),
-        command=command or STATUS.format(**fields), curl=None if curl is None else with_token(curl),
+        command=command or STATUS.format(**fields), curl=None if curl is None else with_token(curl, view.cluster),
         docs=f"{DOCS}#{advice.docs}",
     )  # fmt: skip
-
-
-def with_token(curl: str) -> str:
-    local = any(host in curl for host in ("//127.0.0.1", "//localhost", "//[::1]"))
-    return curl if local else curl.replace("curl", "curl" + TOKEN_HEADER, 1)
 
 
 def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:

@@ -46,6 +46,16 @@ def test_no_command_has_a_gap_whatever_is_known(seen: Callable[[GroupView], Grou
     assert found == [] and len(lines) > 1
 
 
+@pytest.mark.parametrize("shows_token", [False, True])
+def test_a_printed_call_shows_the_token_where_this_console_shows_one(shows_token: bool) -> None:
+    """Control planes on this machine may ask for it as well as those beyond it."""
+    story = Story()
+    view = story.look()
+    view = view.model_copy(update={"cluster": view.cluster.model_copy(update={"shows_token": shows_token})})
+    curl = next_step(Finding("slow_link", ATTENTION, "", "n1"), view).curl or ""
+    assert curl.startswith('curl -H "Authorization: Bearer $QUORUMSCOPE_TOKEN" ') == shows_token
+
+
 def test_a_member_of_which_nothing_answers_is_started_where_it_was_and_the_command_shows_when_it_is_well() -> None:
     refused = gone("n2")
     (left,) = look([member("n0", acks=FRESH | {"n2": 9_000}), member("n1"), refused]).problems

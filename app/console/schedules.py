@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,15 +30,17 @@ from app.times import rfc3339, utc_now
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 5.0
+HEARD_WITHIN_S: Final = 60.0  # members that have not said by then what time it is are not waited for
 PERIODS: Final = {"hour": 3600, "6 hours": 6 * 3600, "day": 86_400, "week": 7 * 86_400}  # what the form offers
 NOT_ENDED: Final = "the audit before it had not ended"
 
 
 async def start_what_is_due(console: Console, runner: AuditRunner, kept: Schedules) -> None:
     """For ever."""
+    began_s = time.monotonic()
     while True:
-        now = utc_now()
-        if ours_is_behind(console.samples) is False:
+        now, behind = utc_now(), ours_is_behind(console.samples)
+        if behind is False or (behind is None and time.monotonic() - began_s >= HEARD_WITHIN_S):
             await bring_back(kept, now)
         for row in await kept.due(now):
             watch = console.watches.get(row.cluster_id)

@@ -16,7 +16,7 @@ from app.audit.runner import AuditRunner
 from app.console import schedules
 from app.console.errors import Invalid
 from app.console.schedule_pages import next_time
-from app.console.schedules import NOT_ENDED, bring_back, following, start_one
+from app.console.schedules import NOT_ENDED, bring_back, following, start_one, start_what_is_due
 from app.console.settings import Seed
 from app.db.audits import FINAL, AuditRow
 from app.db.schedules import ScheduleRow, Schedules
@@ -240,6 +240,27 @@ def test_a_time_of_day_is_the_next_one() -> None:
     assert next_time("03:30", 3600, NOON) == NOON + timedelta(minutes=30)
     with pytest.raises(Invalid, match="no time of day"):
         next_time("noon", DAY_S, NOON)
+
+
+def test_members_that_never_say_the_time_stop_no_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was planned while the clock was ahead waited for them, for as long as it had been ahead."""
+
+    async def work(kit: Kit) -> None:
+        went = await add(await kit.person("ann", "operator"))
+        year = timedelta(days=365)
+        async with kit.app.state.sessions.begin() as db:
+            values = {"created_at": utc_now() + year, "next_at": utc_now() + year}
+            await db.execute(update(ScheduleRow).where(ScheduleRow.id == went["id"]).values(**values))
+        for name, value in (("ours_is_behind", lambda _: None), ("LOOK_EVERY_S", 0.01), ("HEARD_WITHIN_S", 0.3)):
+            monkeypatch.setattr(f"app.console.schedules.{name}", value)
+        looking = asyncio.create_task(start_what_is_due(kit.console, runner_of(kit), kept_of(kit)))
+        await asyncio.sleep(0.1)
+        assert (await row_of(kit, went["id"])).next_at > utc_now() + timedelta(days=300), "they may say it yet"
+        await asyncio.sleep(0.6)
+        assert (await row_of(kit, went["id"])).next_at <= utc_now() + timedelta(days=1)
+        looking.cancel()
+
+    over(tmp_path, work)
 
 
 def test_a_clock_that_was_ahead_and_came_back_stops_no_schedule(tmp_path: Path) -> None:

@@ -33,16 +33,18 @@ LOOKS, LOOK_EVERY_S = 20, 0.05  # at a log that is being cut
 RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))", re.ASCII | re.IGNORECASE)
 Name = Annotated[str, Path(pattern=r"^[0-9]{20}$")]
 Kind = Literal["data", "index"]
-Offset = Annotated[str | None, Query(max_length=20, pattern=r"^[0-9]+$")]
+Behind = Annotated[str | None, Query(pattern=r"^(data|index)-[0-9]{20}$", description="`next` of the page before")]
 HeaderText = Annotated[str | None, Header(max_length=200)]
 
 
 @router.get("/segments", responses=says(Segments))
-async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Offset = None) -> Json:
+async def segments(parts: PartsDep, limit: Limit = 1000, cursor: Behind = None) -> Json:
+    """The log's files in the order of their kinds and names. A page begins behind the last one of the page before it:
+    files may go from the front meanwhile."""
     found = await parts.bulk.read(lambda reader: list(reader.segments()))
-    start = int(cursor or 0)
-    items = [segment_json(one) for one in found[start : start + limit]]
-    more = str(start + limit) if start + limit < len(found) else None
+    found = [one for one in found if cursor is None or f"{one.kind}-{one.name}" > cursor]
+    items = [segment_json(one) for one in found[:limit]]
+    more = "{kind}-{name}".format(**items[-1]) if len(found) > limit else None
     store = await parts.bulk.read(store_json)
     return {"as_of": now_text(), "etag": (await settled(parts)).etag, "store": store, "items": items, "next": more}
 

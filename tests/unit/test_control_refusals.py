@@ -19,7 +19,7 @@ from node.protocol.entry import Entry, Magic, pack_record
 from node.store.file_store import FileStore
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import TruncationRecord
-from node.store.reader import StoreReader
+from node.store.reader import SegmentInfo, StoreReader
 from node.transport.slab_frames import ReadAnswer, ReadMode, decode_read, encode_read_answer
 
 Work = Callable[[httpx2.AsyncClient], Awaitable[Any]]
@@ -195,6 +195,30 @@ def test_bytes_read_across_a_truncation_never_have_the_etag_from_before_it(
     before, pinned, free, after = with_plane(tmp_path, work)
     assert pinned.status_code == 412 and pinned.json()["etag"] != before.json()["etag"]
     assert free.status_code == 200 and free.headers["etag"] == after.json()["etag"] != pinned.json()["etag"]
+
+
+def test_files_that_go_between_two_pages_hide_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page began behind so many files: where retention had removed two, an audit and a back-up never heard of two."""
+    files = [
+        SegmentInfo(kind, f"{at:020d}", at, 100, None, None)
+        for kind, starts in (("data", range(0, 500, 100)), ("index", range(0, 96, 32)))
+        for at in starts
+    ]
+    held(tmp_path, 3)
+    monkeypatch.setattr(StoreReader, "segments", lambda _: list(files))
+
+    async def work(client: httpx2.AsyncClient) -> list[str]:
+        shown, cursor = [], ""
+        while cursor is not None:
+            page = (await client.get(f"/segments?limit=2{cursor}")).json()
+            shown += [f"{one['kind']} {one['start']}" for one in page["items"]]
+            if len(shown) == 2:
+                del files[:2]
+            cursor = None if page["next"] is None else f"&cursor={page['next']}"
+        return shown
+
+    numbers = [f"data {at}" for at in range(0, 500, 100)] + [f"index {at}" for at in range(0, 96, 32)]
+    assert with_plane(tmp_path, work) == numbers
 
 
 def test_digests_of_a_range_that_cannot_be_say_so(tmp_path: Path) -> None:

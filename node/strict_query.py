@@ -1,10 +1,11 @@
 """What a request's path and query string must be before they are read: by control plane and console alike.
 
 Parameters are declared as whole numbers, and what reads them is lenient: `1.0`, `1_0`, `+1` and " 1" would pass for
-one, and of a parameter that is there twice the last one counts, while a proxy, or whoever wrote the address, may mean
-the first. And a name that a call does not know is overlooked: `dry_run` in the address of a POST that reads it from its
-body would have the change made, and `expected_index` there would have it made without the condition. All are refused
-with 422, as everything is that does not fit what a call declares; a read may carry names that nobody knows.
+one, and of a parameter that is there twice, or of a JSON body's key, the last one counts, while a proxy, or whoever
+wrote it, may mean the first. And a name that a call does not know is overlooked: `dry_run` in the address of a POST
+that reads it from its body would have the change made, and `expected_index` there would have it made without the
+condition. All are refused with 422, as everything is that does not fit what a call declares; a read may carry names
+that nobody knows.
 
 Invariant: what is refused here changes nothing, for it is judged before the call begins.
 """
@@ -17,6 +18,8 @@ from typing import Any, Final, NamedTuple, get_args
 from fastapi import Depends, Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
+
+from node.views.request_body import Repeated, parsed
 
 API: Final = "/api/"  # pages' forms may come with whatever the page's own address said
 GROUP: Final = "group"  # which every call of a group takes; the guard looks at it
@@ -80,8 +83,16 @@ async def check_parameters(request: Request) -> None:
             errors.append(_error(place, name, "Input should be a whole number: digits, and nothing else"))
     if request.method not in SAFE_METHODS and request.scope["path"].startswith(API):
         errors += [_error("query", name, NOT_THERE) for name in asked if name not in declared.query]
-        if request.method == "DELETE" and await request.body() not in SAYS_NOTHING:
+        body = await request.body()
+        if request.method == "DELETE" and body not in SAYS_NOTHING:
             errors.append({**_error("body", "", NO_BODY), "loc": ("body",)})
+        try:
+            if body and "json" in request.headers.get("content-type", "json"):
+                parsed(body)
+        except Repeated as error:
+            errors.append({**_error("body", "", str(error)), "loc": ("body",)})
+        except ValueError:
+            pass  # whoever reads it says so
     if errors:
         raise RequestValidationError(errors)
 

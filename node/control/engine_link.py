@@ -178,22 +178,22 @@ class EngineLink:
                 future.set_exception(EngineSilent("the engine closed the connection"))
 
     async def request(self, code: RequestCode, pieces: list[bytes], timeout_s: float) -> BytesLike:
-        """The answer's body. Raises EngineAway, EngineSilent, EngineRefused."""
+        """The answer's body. Raises EngineAway, EngineSilent, EngineRefused, FrameError."""
         return await self.exchange(await self.connected(), code, pieces, timeout_s)
 
     async def exchange(
         self, connection: Connection, code: RequestCode, pieces: list[bytes], timeout_s: float
     ) -> BytesLike:
-        """A request and its answer's body. Raises EngineSilent, EngineRefused."""
+        """A request and its answer's body. Raises EngineSilent, EngineRefused, FrameError where it is too long."""
         opaque = next(self.opaques) & 0x7FFFFFFF
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self.waiting[opaque] = future
-        if self.known and self.token is not None and not self.shown:
-            self.shown = True
-            connection.send_frame(Frame(code, opaque, b"".join(pieces), ext_fields={"token": self.token}))
-        else:
-            connection.send_body(code, 0, opaque, pieces)
         try:
+            if self.known and self.token is not None and not self.shown:
+                connection.send_frame(Frame(code, opaque, b"".join(pieces), ext_fields={"token": self.token}))
+                self.shown = True
+            else:
+                connection.send_body(code, 0, opaque, pieces)
             async with asyncio.timeout(timeout_s):
                 frame = await future
         except TimeoutError:

@@ -27,10 +27,11 @@ from node.control.read_modes import MODES, Consistency
 from node.control.snapshots import now_text
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.entry import BytesLike, EntryError, unpack_record
+from node.protocol.entry import BODY_BYTES_MAX, BytesLike, EntryError, unpack_record
 from node.store.errors import StoreCorrupt
 from node.store.reader import StoreReader
 from node.strict_query import GROUP, NOT_THERE
+from node.transport.remoting import FrameError
 from node.transport.slab_frames import (
     AppendAnswer,
     AppendedByte,
@@ -46,7 +47,7 @@ from node.transport.slab_frames import (
     response_code,
 )
 from node.views.answers import Entries, OneEntry
-from node.views.request_body import BODY, whole
+from node.views.request_body import BODY, parsed, whole
 from node.views.state import LogView, StateView
 
 router = APIRouter(prefix="/api/v1", tags=["entries"])
@@ -54,7 +55,6 @@ T = TypeVar("T")
 View = Literal["committed", "raw"]
 APPEND_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 5.0
-OCTETS_MAX = 4 << 20
 CONSISTENCY: Final[dict[View, str]] = {
     "committed": "stale: committed here when it was read", "raw": "local: may be truncated",
 }  # fmt: skip
@@ -294,25 +294,38 @@ def expected_index_of(request: Request) -> int | None:
         raise Problem(422, "Invalid request", text, fields=fields, outcome="not_appended") from None
 
 
+def raw_bytes(text: str, as_: str, field: str, bytes_max: int) -> bytes:
+    """What a field holds as text or as base64. Raises Problem."""
+    try:
+        raw = text.encode() if as_ == "text" else base64.b64decode(text, validate=True)
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise Problem(422, "Invalid request", f"{field}: {error}", outcome="not_appended") from None
+    if len(raw) > bytes_max:
+        raise too_large(field, len(raw), bytes_max)
+    return raw
+
+
+def too_large(field: str, size_bytes: int, bytes_max: int) -> Problem:
+    text = f"{field}: {size_bytes} bytes; up to {bytes_max} are allowed"
+    return Problem(413, "Too large", text, outcome="not_appended")
+
+
 async def bodies_of(request: Request) -> tuple[list[bytes], int | None]:
     """The bodies, and the index that the first one is to get. Raises Problem."""
     expected_index = expected_index_of(request)
     raw = await request.body()
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/octet-stream":
-        if len(raw) > OCTETS_MAX:
-            raise Problem(413, "Too large", f"One body has at most {OCTETS_MAX} bytes.", outcome="not_appended")
+        if len(raw) > BODY_BYTES_MAX:
+            raise too_large("body", len(raw), BODY_BYTES_MAX)
         return [raw], expected_index
     try:
-        given = NewEntries.model_validate_json(raw)
-        if given.as_ == "text":
-            bodies = [one.encode() for one in given.entries]
-        else:
-            bodies = [base64.b64decode(one, validate=True) for one in given.entries]
+        given = NewEntries.model_validate(parsed(raw))
     except ValidationError as error:
         reason = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors())
         raise Problem(422, "Invalid request", reason, outcome="not_appended") from None
-    except (binascii.Error, ValueError) as error:
-        raise Problem(422, "Invalid request", f"entries: {error}", outcome="not_appended") from None
+    except ValueError as error:
+        raise Problem(422, "Invalid request", f"body: {error}", outcome="not_appended") from None
+    bodies = [raw_bytes(one, given.as_, f"entries.{at}", BODY_BYTES_MAX) for at, one in enumerate(given.entries)]
     if None not in (given.expected_index, expected_index) and given.expected_index != expected_index:
         text = f"expected_index is {given.expected_index} in the body and {expected_index} in the query: name it once."
         raise Problem(422, "Invalid request", text, outcome="not_appended")
@@ -328,6 +341,8 @@ async def asked_to_append(
     except EngineAway as error:
         reason = parts.snapshots.down_reason(error)
         raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
+    except FrameError as error:
+        raise Problem(413, "Too large", f"body: {error}", outcome="not_appended") from None
     except (EngineSilent, EngineRefused, BodyError) as error:
         if isinstance(error, EngineSilent) and not error.sent:
             text = f"The engine was asked nothing yet: {error}"

@@ -18,7 +18,8 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from node.control.common import INT64_MAX, Begin, Json, Parts, PartsDep
-from node.control.machine_calls import ask_waiting, commands, found, raw_bytes, shown
+from node.control.entries import raw_bytes
+from node.control.machine_calls import ask_waiting, commands, found, shown
 from node.control.problems import Problem
 from node.control.read_modes import Consistency
 from node.openapi_statuses import says
@@ -173,10 +174,10 @@ async def get(parts: PartsDep, key: Key, as_: As = "text", consistency: Consiste
 class NewValue(RequestBody):
     """`expected` or `expected_index`: only if the key holds that now, or was written by that entry (-1: not there)."""
 
-    value: Annotated[str, Field(max_length=2 * VALUE_BYTES_MAX)]
+    value: str
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
     ttl_ms: Annotated[int, Field(ge=0, le=TTL_MS_MAX)] = 0
-    expected: Annotated[str | None, Field(max_length=2 * VALUE_BYTES_MAX)] = None
+    expected: str | None = None
     expected_index: Annotated[int | None, Field(ge=-1, le=INT64_MAX)] = None
 
 

@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from node.control.common import Json, Parts, PartsDep
+from node.control.entries import raw_bytes
 from node.control.leadership import STARTED, Key
-from node.control.machine_calls import ask_waiting, commands, raw_bytes, shown
+from node.control.machine_calls import ask_waiting, commands, shown
 from node.control.read_modes import Consistency
 from node.control.repair import Asked, start
 from node.openapi_statuses import says
@@ -28,20 +29,19 @@ COMMANDS_MAX: Final = 1024
 BYTES_MAX: Final = 1024 * 1024
 QUESTION_MAX: Final = QUESTION_BYTES_MAX - 64  # its frame's numbers beside it
 WAIT_MS_MAX: Final = 30_000
-Text = Annotated[str, Field(max_length=2 * BYTES_MAX)]
 
 
 class NewCommands(RequestBody):
     """Commands in the order in which they are to be applied, one behind the other."""
 
-    commands: Annotated[list[Text], Field(min_length=1, max_length=COMMANDS_MAX)]
+    commands: Annotated[list[str], Field(min_length=1, max_length=COMMANDS_MAX)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
 
 
 class Question(RequestBody):
     """`wait_ms`: how long it may wait for something to happen, where the state machine has no answer yet."""
 
-    question: Text
+    question: str
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
     consistency: Consistency = "linearizable"
     wait_ms: Annotated[int, Field(ge=0, le=WAIT_MS_MAX)] = 0

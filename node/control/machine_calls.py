@@ -7,7 +7,6 @@ question changes nothing, and says how fresh its answer is.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -50,18 +49,6 @@ def shown(raw: bytes, as_: str) -> Json:
         except UnicodeDecodeError:
             pass
     return {"value": base64.b64encode(raw).decode(), "as": "base64"}
-
-
-def raw_bytes(text: str, as_: str, field: str, bytes_max: int) -> bytes:
-    """Raises Problem."""
-    try:
-        raw = text.encode() if as_ == "text" else base64.b64decode(text, validate=True)
-    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise Problem(422, "Invalid request", f"{field}: {error}", outcome="not_appended") from None
-    if len(raw) > bytes_max:
-        text = f"{field}: {len(raw)} bytes; up to {bytes_max} are allowed"
-        raise Problem(422, "Invalid request", text, outcome="not_appended")
-    return raw
 
 
 async def commands(parts: Parts, bodies: Sequence[bytes]) -> Carried:

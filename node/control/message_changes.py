@@ -10,8 +10,6 @@ offsets are not moved under consumers that would commit their own over it.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,12 +20,14 @@ from pydantic import Field
 
 from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal, unknown
 from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
+from node.control.entries import raw_bytes
 from node.control.messages import check_name, epoch_ms, link_of, timed
 from node.control.problems import Problem
 from node.control.trail import RECORDING
 from node.message_client.errors import ClientError, Unavailable
 from node.message_client.outgoing import OutgoingMessage, properties_of
 from node.message_store.java_text import text_of
+from node.message_store.new_message import MESSAGE_BYTES_MAX
 from node.message_store.properties import UNIQ_KEY, parse_properties
 from node.openapi_statuses import says
 from node.rocketmq.bodies import NAME_CHARS_MAX, PERM_WRITE
@@ -48,7 +48,6 @@ from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
 PRODUCER_GROUP: Final = "quorumscope-control"
-BODY_CHARS_MAX: Final = 6 << 20  # 4 MiB in base64
 AT_ONCE: Final = 64  # queues whose offsets are set together
 ROUTE_BYTES_MAX: Final = 1 << 20
 NO_DEFAULT: Final = ""  # no topic is made by a message that comes this way
@@ -59,7 +58,7 @@ class NewMessage(RequestBody):
     """`queue_id` left out: one of the topic's, at random. `delay_level`: 1 to 18."""
 
     topic: Name
-    body: Annotated[str, Field(min_length=1, max_length=BODY_CHARS_MAX)]
+    body: Annotated[str, Field(min_length=1)]
     as_: Annotated[Literal["text", "base64"], Field(alias="as")] = "text"
     keys: Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(max_length=64)] = Field(
         default_factory=list
@@ -102,10 +101,7 @@ def asked(**what: Any) -> None:
 @router.post("/messages", responses=says(Produced))
 async def produce(parts: PartsDep, body: NewMessage) -> Json:
     """Stores one message of a topic that exists; answered once it is committed and can be read."""
-    try:
-        raw = body.body.encode() if body.as_ == "text" else base64.b64decode(body.body, validate=True)
-    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise Problem(422, "Invalid request", f"body: {error}", outcome=NOT_STORED) from None
+    raw = raw_bytes(body.body, body.as_, "body", MESSAGE_BYTES_MAX)
     message = OutgoingMessage(
         body.topic, raw, tuple(body.keys), body.tag, tuple(body.properties.items()), None, body.delay_level
     )

@@ -30,7 +30,7 @@ BLOCKS_MAX = 1000
 ENTRIES_MAX = 2_000_000
 TRIES = 3
 LOOKS, LOOK_EVERY_S = 20, 0.05  # at a log that is being cut
-RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))", re.ASCII | re.IGNORECASE)
+RANGE = re.compile(r"bytes=(?:(\d{1,99})-(\d{0,99})|-(\d{1,99}))", re.ASCII | re.IGNORECASE)
 Name = Annotated[str, Path(pattern=r"^[0-9]{20}$")]
 Kind = Literal["data", "index"]
 Behind = Annotated[str | None, Query(pattern=r"^(data|index)-[0-9]{20}$", description="`next` of the page before")]

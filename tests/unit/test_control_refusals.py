@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from node.config import load
 from node.control.app import create_app
 from node.control.engine_link import EngineAway
 from node.protocol.codes import RequestCode, ResponseCode
-from node.protocol.entry import Entry, Magic, pack_record
+from node.protocol.entry import HEAD_BYTES, Entry, Magic, pack_record
 from node.store.file_store import FileStore
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import TruncationRecord
@@ -285,6 +286,57 @@ def test_a_refused_append_says_that_nothing_was_appended(
     refused = with_plane(tmp_path, lambda client: client.post(path, headers=sent, content=content))
     assert refused.status_code == status, refused.text
     assert refused.json()["outcome"] == "not_appended"
+
+
+LONGEST = 4 * 1024 * 1024 - HEAD_BYTES
+JSON_BODIES: list[tuple[str, str, int, str]] = [
+    ("/entries", '{"entries": ["a"], "as": "text", "entries": ["b"]}', 422, "'entries' is there more than once"),
+    ("/machine/command", '{"commands": ["a"], "commands": ["b"]}', 422, "'commands' is there more than once"),
+    ("/scrub", '{"dry_run": true, "dry_run": false}', 422, "'dry_run' is there more than once"),
+    ("/entries", '{"entries": ["YQ==", "YQ", "YQ=="], "as": "base64"}', 422, "entries.1: Incorrect padding"),
+    ("/entries", '{"entries": ["a", "\\ud800"]}', 422, "entries.1: "),
+    ("/entries", "[" * 100_000, 422, "body: "),
+    ("/entries", '{"entries": ["a", "' + "b" * (LONGEST + 1) + '"]}', 413, f"entries.1: {LONGEST + 1} bytes; up to"),
+    ("/machine/command", '{"commands": ["' + "b" * (3 << 20) + '"]}', 413, "commands.0: 3145728 bytes; up to 1048576"),
+    ("/kv/a", '{"value": "' + "b" * (3 << 20) + '"}', 413, "value: 3145728 bytes; up to "),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "says"), JSON_BODIES, ids=range(len(JSON_BODIES)))
+def test_a_json_body_is_refused_by_the_place_that_is_wrong(
+    tmp_path: Path, path: str, body: str, status: int, says: str
+) -> None:
+    """Of a key that was there twice the last one counted; what was too large was 413 here and 422 there."""
+    method = "PUT" if path.startswith("/kv") else "POST"
+    sent = {"content-type": "application/json"}
+    asked = partial(httpx2.AsyncClient.request, method=method, url=path, content=body, headers=sent)
+    refused = with_plane(tmp_path, asked, **{"node.state_machine": "kv"})
+    assert (refused.status_code, says in refused.json()["detail"]) == (status, True), refused.text[:500]
+
+
+def test_one_body_is_as_long_as_the_engine_takes_it(tmp_path: Path) -> None:
+    """An octet-stream of a few bytes more was refused by the engine, with 422."""
+
+    async def work(client: httpx2.AsyncClient) -> list[int]:
+        headers = {"content-type": "application/octet-stream"}
+        bodies = (b"x" * (LONGEST + more) for more in (0, 1))
+        return [(await client.post("/entries", headers=headers, content=one)).status_code for one in bodies]
+
+    assert with_plane(tmp_path, work) == [503, 413]
+
+
+def test_a_range_may_end_anywhere_behind_the_file(tmp_path: Path) -> None:
+    """RFC 9110, 14.1.2: what ends behind the end means all that there is; from 19 digits on it was 416."""
+    held(tmp_path, 3)
+
+    async def work(client: httpx2.AsyncClient) -> list[tuple[int, int]]:
+        path, many = f"/segments/data/{0:020d}", "9" * 40
+        whole = len((await client.get(path)).content)
+        ranges = (f"1-{many}", f"-{many}", f"{many}-", f"{many}-{many}")
+        got = [await client.get(path, headers={"range": f"bytes={one}"}) for one in ranges]
+        return [(one.status_code, len(one.content) - whole if one.is_success else 0) for one in got]
+
+    assert with_plane(tmp_path, work) == [(206, -1), (206, 0), (416, 0), (416, 0)]
 
 
 def test_a_page_of_entries_may_be_asked_for_stale_by_name(tmp_path: Path) -> None:

@@ -212,25 +212,27 @@ def test_commands_and_questions_are_bytes_for_any_state_machine(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "status"),
     [
-        ("command", {"commands": []}),
-        ("command", {"commands": ["x"] * 1025}),
-        ("command", {"commands": ["!"], "as": "base64"}),
-        ("command", {"commands": ["x" * (1024 * 1024 + 1)]}),
-        ("command", {"commands": ["x"], "more": 1}),
-        ("query", {"question": "no question"}),
-        ("query", {"question": "!", "as": "base64"}),
-        ("query", {"question": "x", "consistency": "fresh"}),
-        ("query", {"question": "x", "wait_ms": 30_001}),
-        ("query", {}),
+        ("command", {"commands": []}, 422),
+        ("command", {"commands": ["x"] * 1025}, 422),
+        ("command", {"commands": ["!"], "as": "base64"}, 422),
+        ("command", {"commands": ["x" * (1024 * 1024 + 1)]}, 413),
+        ("command", {"commands": ["x"], "more": 1}, 422),
+        ("query", {"question": "no question"}, 422),
+        ("query", {"question": "!", "as": "base64"}, 422),
+        ("query", {"question": "x", "consistency": "fresh"}, 422),
+        ("query", {"question": "x", "wait_ms": 30_001}, 422),
+        ("query", {}, 422),
     ],
 )
-def test_what_is_no_command_or_question_is_refused(tmp_path: Path, path: str, body: dict[str, object]) -> None:
+def test_what_is_no_command_or_question_is_refused(
+    tmp_path: Path, path: str, body: dict[str, object], status: int
+) -> None:
     async def work(http: httpx.AsyncClient) -> None:
         before = (await http.get("/kv")).json()["applied_index"]
         answer = await http.post(f"/machine/{path}", json=body)
-        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
         assert (await http.get("/kv")).json()["applied_index"] == before
 
     run(tmp_path, work)
@@ -253,7 +255,7 @@ def test_a_command_needs_what_an_append_needs_and_a_question_what_a_read_needs()
         ("GET", "/kv-events?wait_ms=30001", None, 422),
         ("GET", "/kv/a?as=hex", None, 422),
         ("PUT", "/kv/a", {"value": "!", "as": "base64"}, 422),
-        ("PUT", "/kv/a", {"value": "x" * (1024 * 1024 + 1)}, 422),
+        ("PUT", "/kv/a", {"value": "x" * (1024 * 1024 + 1)}, 413),
         ("PUT", "/kv/a", {"value": "x", "expected": "y", "expected_index": 3}, 422),
         ("PUT", "/kv/a", {"value": "x", "ttl_ms": -1}, 422),
         ("PUT", "/kv/a", {"value": "x", "more": 1}, 422),

@@ -434,6 +434,22 @@ def test_two_changes_of_one_users_roles_at_the_same_time_are_both_kept(tmp_path:
     run(work())
 
 
+def test_a_key_that_is_there_twice_changes_nothing(tmp_path: Path) -> None:
+    """The last one counted, whatever the first one said."""
+
+    async def work() -> None:
+        async with running(tmp_path, seeded=False) as kit:
+            ann = await kit.person()
+            await kit.person("bea", "viewer")
+            sent = {"content-type": "application/json"}
+            twice = '{"role": "viewer", "disabled": false, "role": "admin"}'
+            refused = await ann.change("PATCH", "/api/v1/users/bea", content=twice, headers=sent)
+            assert refused.status_code == 422 and "'role' is there more than once" in refused.text
+            assert (await ann.get("/api/v1/users/bea")).json()["role"] == "viewer"
+
+    run(work())
+
+
 def test_whoever_makes_ways_in_over_and_over_fills_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a token's number is never given again: the trail names tokens by it."""
     monkeypatch.setattr(identity, "SESSIONS_MAX", 3)

@@ -2,6 +2,8 @@
 
 A member that is stopped or cut off leaves its connections open: nothing closes, and nothing comes. While requests wait,
 a link listens, and says when nothing was heard for SILENT_AFTER_LOOKS looks; what to do about it is its owner's affair.
+It says so again when it was silent for half as long once more, every SAID_EVERY_LOOKS_MAX looks at last: whoever looks
+for another leader then finds one in time, and a watch under which nothing happens costs a question every two seconds.
 
 Invariants: a request's future is done exactly once; `Lost.sent` says whether bytes of it may have left, which is what
 separates "not appended" from "unknown".
@@ -31,6 +33,7 @@ OPAQUE_MAX: Final = 0x7FFFFFFF
 HUNG_UP: Final = "the connection closed"
 LOOK_EVERY_S: Final = 0.1
 SILENT_AFTER_LOOKS: Final = 3
+SAID_EVERY_LOOKS_MAX: Final = 20
 
 
 class Lost(ConnectionError):
@@ -119,6 +122,7 @@ class MemberLink:
         self.on_silence: Callable[[MemberLink], None] | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._heard, self._heard_then, self._silent_looks = 0, 0, 0
+        self._say_after_looks = SILENT_AFTER_LOOKS
         self.hung_up = False  # its newest connection was closed by the other side
         self.foreign = False  # when it was dialled last, another group's member answered
 
@@ -278,13 +282,17 @@ class MemberLink:
     def _look(self) -> None:
         """Ten times a second, while anything waits: did anything come since?"""
         self._look_timer = None
-        if not self._pending:
-            self._silent_looks = 0
-            return
-        self._silent_looks = 0 if self._heard != self._heard_then else self._silent_looks + 1
+        is_silent = bool(self._pending) and self._heard == self._heard_then
         self._heard_then = self._heard
-        if self._silent_looks >= SILENT_AFTER_LOOKS and self.on_silence is not None:
-            self.on_silence(self)
+        if not is_silent:
+            self._silent_looks, self._say_after_looks = 0, SILENT_AFTER_LOOKS
+            if not self._pending:
+                return
+        else:
+            self._silent_looks += 1
+            if self._silent_looks >= self._say_after_looks and self.on_silence is not None:
+                self._say_after_looks = self._silent_looks + min(self._silent_looks // 2, SAID_EVERY_LOOKS_MAX)
+                self.on_silence(self)
         self._look_later()
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from node.client import Denied, LedgerClient, OutcomeUnknown, Unreachable
+from node.client import link as link_module
 from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
@@ -292,3 +293,33 @@ async def append_to_one_elsewhere(*, moved: bool) -> None:
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_leader_is_looked_for_where_the_others_say_it_is_and_where_the_client_was_told(moved: bool) -> None:
     asyncio.run(asyncio.wait_for(append_to_one_elsewhere(moved=moved), 60))
+
+
+def test_a_member_under_which_nothing_happens_is_not_doubted_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all others are asked who leads: it was ten times a second for as long as a watch had nothing to say."""
+
+    async def story() -> None:
+        monkeypatch.setattr(link_module, "LOOK_EVERY_S", 0.002)
+        member = await ScriptedMember("a").listen()
+        link = MemberLink("a", member.address, "g")
+        doubts: list[int] = []
+        enough = asyncio.Event()
+
+        def doubt(silent: MemberLink) -> None:
+            doubts.append(silent._silent_looks)
+            if silent._silent_looks >= 102 or len(doubts) > 11:
+                enough.set()
+
+        link.on_silence = doubt
+        await link.connect()
+        link.call(RequestCode.QUESTION, [b"anything new?"], lambda _: None)
+        await enough.wait()
+        assert doubts == [3, 4, 6, 9, 13, 19, 28, 42, 62, 82, 102]
+        enough.clear()
+        await link.ask(RequestCode.METADATA, {}, 5.0)
+        await enough.wait()
+        assert 3 in doubts[11:], "what was heard from is given the same time again"
+        link.close()
+        await member.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))

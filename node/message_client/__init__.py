@@ -5,7 +5,7 @@
 
 from node.message_client.blocking import MessageConsumerSync, MessageProducerSync
 from node.message_client.consumer import MessageConsumer
-from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
+from node.message_client.errors import ClientError, Closed, NotSent, SendUnknown, Unavailable, WrongLoop
 from node.message_client.outgoing import OutgoingMessage
 from node.message_client.producer import MessageProducer, Sent
 from node.message_client.taking import Received
@@ -13,6 +13,7 @@ from node.message_client.transactions import Decision, Ended, TransactionProduce
 
 __all__ = [
     "ClientError",
+    "Closed",
     "Decision",
     "Ended",
     "MessageConsumer",
@@ -26,4 +27,5 @@ __all__ = [
     "Sent",
     "TransactionProducer",
     "Unavailable",
+    "WrongLoop",
 ]

@@ -6,7 +6,7 @@
         for message in consumer:              # asking for the next one says that this one is done
             ...
 
-Several threads may use one producer. What a closed one is asked ends with Unavailable.
+Several threads may use one producer. What a closed one is asked ends with Closed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from typing import Any
 
 from node.loop_thread import LoopThread
 from node.message_client.consumer import MessageConsumer
-from node.message_client.errors import Unavailable
+from node.message_client.errors import Closed
 from node.message_client.outgoing import OutgoingMessage
 from node.message_client.producer import MessageProducer, Sent
 from node.message_client.routes import Queue
 from node.message_client.taking import Received
-
-
-class Closed(Unavailable):
-    """This client is closed, or was while it waited: nothing more is known of what it was asked."""
 
 
 class MessageProducerSync:

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from node.background import Background
-from node.message_client.errors import ClientError, Unavailable
+from node.message_client.errors import ClientError, Closed, Unavailable
 from node.message_client.routes import Queue, Routes
 from node.message_client.taking import Received, Taking
 from node.message_store.errors import MessageFormatError
@@ -74,7 +74,8 @@ class MessageConsumer:
         self._wanted = None if tags in ("", "*") else wanted
         self.client_id = f"{socket.gethostname()}@{secrets.token_hex(4)}"
         self._version = time.time_ns() // 1_000_000
-        self._waiting: asyncio.Queue[Received] = asyncio.Queue(WAITING_MAX)
+        self._waiting: asyncio.Queue[Received | None] = asyncio.Queue(WAITING_MAX)  # None: it is closed
+        self._closed = False
         self._queues: dict[Key, Queue] = {}  # what this client pulls from now
         self._takings: dict[Key, Taking] = {}  # of those whose begin is known
         self._pulling: dict[Key, asyncio.Task[None]] = {}
@@ -83,12 +84,20 @@ class MessageConsumer:
         self._background = Background()
 
     async def __aenter__(self) -> MessageConsumer:
+        self._routes.home.check()
         self._background.keep("sharing out", self._share_out)
         self._background.keep("commits", self._commit_now_and_then)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        """Commits what is done, and leaves the group. Again: nothing. Raises WrongLoop."""
+        self._routes.home.check()
+        if self._closed:
+            return
+        self._closed = True
         await self._background.stop()
+        if not self._waiting.full():  # else nobody waits
+            self._waiting.put_nowait(None)
         await self._commit(list(self._takings.values()))
         for address in {one.address for one in self._queues.values()}:
             fields = write_header(UnregisterClientRequest(self.client_id, None, self._group))
@@ -105,11 +114,17 @@ class MessageConsumer:
             self.done(message)
 
     async def receive(self) -> Received:
-        """The next message, which counts as done once `done` was called with it."""
-        while True:
+        """The next message, which counts as done once `done` was called with it. Raises Closed, also for
+        whoever waits while it is being closed, and WrongLoop."""
+        self._routes.home.check()
+        while not self._closed:
             message = await self._waiting.get()
+            if message is None:
+                self._waiting.put_nowait(None)  # for whoever else waits
+                break
             if self._takings.get(message.queue.key) is message.taking:  # else another client has it by now
                 return message
+        raise Closed("the consumer is closed")
 
     def done(self, message: Received) -> None:
         """It will not come again to this group; in any order. (Asking `async for` for the next one says so, too.)"""

@@ -15,6 +15,15 @@ class Unavailable(ClientError):
         self.sent = sent
 
 
+class Closed(Unavailable):
+    """This client is closed, or was while it waited: nothing more is known of what it was asked."""
+
+
+class WrongLoop(Unavailable):
+    """The client was first used in another event loop, or in the process that this one was forked from. Nothing was
+    sent, and nothing of it changed."""
+
+
 class NotSent(ClientError):
     """The broker refused it: it is not stored, and never will be. `code`: RocketMQ's."""
 

@@ -9,7 +9,8 @@ master (2, 14), or what never reached one, is sent again until the deadline; wha
 To a broker that has been silent for SILENT_S nothing more is sent until it speaks, or another one is the master: one
 that is stopped or cut off ends no connection.
 
-Invariant: a send ends with `Sent`, `NotSent`, `SendUnknown` or `Unavailable`, at its deadline at the latest.
+Invariant: a send ends with `Sent`, `NotSent`, `SendUnknown` or `Unavailable`, at its deadline at the latest; once it is
+closed with `Closed`, in another loop or process than that of the first call with `WrongLoop`: then nothing was sent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 from zlib import crc32
 
 from node.background import Background
-from node.message_client.errors import ClientError, NotSent, SendUnknown, Unavailable
+from node.message_client.errors import ClientError, Closed, NotSent, SendUnknown, Unavailable
 from node.message_client.link import Link
 from node.message_client.outgoing import OutgoingMessage, properties_of, send_command
 from node.message_client.routes import Queue, Routes
@@ -35,6 +36,7 @@ from node.rocketmq.header_fields import HeaderError, read_header
 from node.rocketmq.headers import SendAnswer
 
 AGAIN_S: Final = 0.05
+CLOSED: Final = "the producer is closed"
 SILENT_S: Final = 1.0
 STORED: Final = (Answer.SUCCESS, Answer.FLUSH_DISK_TIMEOUT, Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
 SENT_AGAIN: Final = (Answer.SYSTEM_BUSY, Answer.SERVICE_NOT_AVAILABLE)
@@ -76,30 +78,37 @@ class MessageProducer:
         self._routes = Routes(name_servers)
         self._group, self._deadline_s = group, deadline_s
         self._turn = 0
+        self._closed = False
         self._background = Background()
 
     async def __aenter__(self) -> MessageProducer:
+        self._routes.home.check()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """What is on its way may be stored."""
+        """What is on its way may be stored; what comes later is refused. Again: nothing. Raises WrongLoop."""
+        self._routes.home.check()
+        self._closed = True
         await self._background.stop()
         await self._routes.close()
 
     async def reach(self, topic: str) -> None:
-        """Whether there is a master that takes messages of it, now. Raises Unavailable."""
+        """Whether there is a master that takes messages of it, now. Raises Unavailable (Closed, WrongLoop)."""
+        self._routes.home.check()
+        if self._closed:
+            raise Closed(CLOSED)
         await self._routes.of(topic, make=True)
 
     # --- one message ----------------------------------------------------------------------------------------------
     async def send(self, message: OutgoingMessage) -> Sent:
-        """Raises NotSent, SendUnknown, Unavailable."""
+        """Raises NotSent, SendUnknown, Unavailable (Closed, WrongLoop)."""
         return await self.submit(message)
 
     def submit(self, message: OutgoingMessage) -> asyncio.Future[Sent]:
-        """Starts it; the future ends as `send` does. Raises ClientError for what no message can hold."""
+        """Starts it; the future ends as `send` does. Raises ClientError for what no message can hold, WrongLoop."""
         return self._start(message, Request.SEND_MESSAGE_V2, message.body, properties_of(message))
 
     async def send_batch(self, messages: Sequence[OutgoingMessage]) -> list[Sent]:
@@ -121,14 +130,15 @@ class MessageProducer:
         self, message: OutgoingMessage, code: int, body: bytes, properties: bytes
     ) -> asyncio.Future[Sent]:  # fmt: skip
         """At once where the way is known and open, else in a task."""
-        loop = asyncio.get_running_loop()
+        loop = self._routes.home.check()
         send = _Send(message, code, properties, body, loop.time() + self._deadline_s, loop.create_future())
-        queue = self._known_queue(message)
+        queue = None if self._closed else self._known_queue(message)
         link = None if queue is None else self._routes.link(queue.address)
         if queue is not None and link is not None and link.is_open and link.silent_s < SILENT_S:
             self._go(send, queue, link, partial(self._answered, send, queue))
         else:
-            self._try_again(send, Unavailable(f"no master of {message.topic} was reached in time"), 0.0, queue)
+            why = Unavailable(f"no master of {message.topic} was reached in time")
+            self._try_again(send, Closed(CLOSED) if self._closed else why, 0.0, queue)
         return send.answer
 
     def _go(self, send: _Send, queue: Queue, link: Link, done: Callable[[Command | Unavailable], None]) -> None:
@@ -159,6 +169,9 @@ class MessageProducer:
 
     def _try_again(self, send: _Send, last: ClientError, pause_s: float, queue: Queue | None = None) -> None:
         """`queue`: whose turn it is."""
+        if self._closed:
+            send.answer.set_exception(last)
+            return
         self._background.run("a send", self._kept_at(send, last, pause_s, queue))
 
     async def _kept_at(self, send: _Send, last: ClientError, pause_s: float, queue: Queue | None) -> None:
@@ -167,7 +180,7 @@ class MessageProducer:
             found, broker_name = await self._again_until(send, last, pause_s, queue)
             if not send.answer.done():
                 send.stored(found, broker_name)
-        except ClientError as error:
+        except Exception as error:
             if not send.answer.done():
                 send.answer.set_exception(error)
         finally:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from node.message_client.errors import ClientError, Unavailable
+from node.loop_home import LoopHome
+from node.message_client.errors import ClientError, Unavailable, WrongLoop
 from node.message_client.link import Link
 from node.protocol.value_class import value_class
 from node.rocketmq.bodies import PERM_READ, PERM_WRITE
@@ -59,6 +60,7 @@ class Routes:
         """`on_request` gets what a broker asks, with its address."""
         if not name_servers:
             raise ClientError("no name server is named")
+        self.home = LoopHome(WrongLoop)
         self._name_servers = list(name_servers)
         self._on_request = on_request
         self._links: dict[str, Link] = {}

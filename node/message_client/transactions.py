@@ -81,12 +81,16 @@ class TransactionProducer:
         self._checks = 0
 
     async def __aenter__(self) -> TransactionProducer:
+        self._routes.home.check()
+        await self._producer.__aenter__()
         self._background.keep("heartbeats", self._beat_on)
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        self._routes.home.check()
         await self._background.stop()
         masters, slaves = await self._brokers()
+        self._topics.clear()
         await asyncio.gather(*(self._leave(one) for one in masters | slaves))
         await self._routes.close()
         await self._producer.close()
@@ -99,7 +103,8 @@ class TransactionProducer:
     async def send_transaction(
         self, message: OutgoingMessage, work: Callable[[], Awaitable[Decision]]
     ) -> Ended:  # fmt: skip
-        """Raises NotSent, SendUnknown, Unavailable (then `work` was not called), and what `work` raises."""
+        """Raises NotSent, SendUnknown, Unavailable, WrongLoop (then `work` was not called), and what `work` raises."""
+        self._routes.home.check()
         if message.delay_level:
             raise ClientError("a message of a transaction cannot wait for its time as well")
         more = (("TRAN_MSG", "true"), ("PGROUP", self._group))

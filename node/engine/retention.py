@@ -242,7 +242,9 @@ class Retention:
     def _removed(self, one: Round, problem: str) -> None:
         file = one.plan.files[one.files]
         if not problem and self._store.begin_index <= file.last_index:
-            problem = f"an entry up to {file.last_index} is damaged and mended first, or its record is being written"
+            problem = (
+                f"entry {file.last_index} is damaged and mended first, or a change of the members is being recorded"
+            )
         if problem:
             self._end(one, problem)
             return

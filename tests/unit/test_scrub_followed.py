@@ -21,16 +21,16 @@ def followed(monkeypatch: pytest.MonkeyPatch, *states: StateView) -> tuple[dict[
     """How pass 4 ended for whoever looks and sees these states; its operation, and how many it did not look at."""
     looks = list(states)
 
-    async def ask(*_: Any) -> dict[str, Any]:
+    async def act(*_: Any) -> dict[str, Any]:
         return {"passNumber": 4}
 
     async def look(_parts: Any) -> StateView:
         return looks.pop(0)
 
-    monkeypatch.setattr(repair, "ask", ask)
+    monkeypatch.setattr(repair, "act", act)
     monkeypatch.setattr(repair, "look", look)
     operation: dict[str, Any] = {}
-    ended = asyncio.run(repair.follow_scrub(SimpleNamespace(), operation))  # type: ignore[arg-type]
+    ended = asyncio.run(repair.follow_scrub(SimpleNamespace(link=None), operation))  # type: ignore[arg-type]
     return ended, operation, len(looks)
 
 

@@ -190,6 +190,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         state=state,
         start=sample.start,
         certificate_ends=rfc3339(sample.certificate_ends) if sample.certificate_ends else None,
+        clock_ahead_s=sample.last_clock.offset_ms / 1000 if sample.last_clock else None,
         watermark=leader.watermarks.of(sample.node_id) if leader and leader.watermarks else None,
         dispatcher=TheirClock(leader.last_clock).dispatcher(dispatcher) if leader else None,
         ha=sample.ha,

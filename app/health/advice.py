@@ -273,6 +273,13 @@ ADVICE: Final[dict[str, Advice]] = {
         " `[node] group` and `[peers]` (then start {node} again); it is well when this ends with 0",
         "a-member-is-not-let-in",
     ),
+    "clock_differs": Advice(
+        "the log does not go by clocks; the times that {node} stamps as leader, delays of messages, the age of what"
+        " retention removes, and the end of tokens and certificates do",
+        "set the clock of {where}, by NTP or the like, and see why it was not (`timedatectl` says whether it is kept);"
+        " it is well when this ends with 0",
+        "a-clock-is-wrong",
+    ),
     "directory_gone": Advice(
         "{node} goes on with the files that it has open, and confirms entries; those files have no name any more, and"
         " end with its process",

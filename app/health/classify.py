@@ -16,6 +16,7 @@ from app.health.addresses import wrong_address
 from app.health.applying import not_applying
 from app.health.audited import audited
 from app.health.certificates import certificates
+from app.health.clocks import clock_differs
 from app.health.facts import INFO, SEVERITY_ORDER, Facts, Finding, Rule, spell
 from app.health.group_view import GroupView, Problem
 from app.health.kept_out import kept_out
@@ -72,6 +73,7 @@ RULES: Final[tuple[Rule, ...]] = (
     resends,
     voter_state,
     not_members,
+    clock_differs,
     certificates,
     term_flapping,
     first_leadership,

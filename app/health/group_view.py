@@ -162,7 +162,7 @@ class MemberView(View):
 
     `reach`: ok | stale | never | down (its control plane answers, its engine does not run). `start`: remembered from
     before it fell silent. `certificate_ends`: of the certificate that its control plane serves with.
-    `ha`: what a broker of a classic pair said last.
+    `ha`: what a broker of a classic pair said last. `clock_ahead_s`: its wall clock less this machine's.
     """
 
     id: Text
@@ -183,6 +183,7 @@ class MemberView(View):
     state: StateView | None = None
     start: StartView | None = None
     certificate_ends: Text | None = None
+    clock_ahead_s: Number | None = Field(default=None, exclude=True)
     watermark: WatermarkView | None = None
     dispatcher: DispatcherView | None = None
     ha: HaView | None = None

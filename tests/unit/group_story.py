@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.console.aggregate import ClusterInfo, group_view
-from app.console.sample import NodeSample
+from app.console.sample import Clock, NodeSample
 from app.console.verdict import conclude
 from app.health.classify import classify
 from app.health.group_view import AuditView, GroupView, StartView
@@ -36,6 +36,7 @@ class Story:
     missed: dict[str, int] = field(default_factory=dict)
     missed_at: dict[str, datetime] = field(default_factory=dict)
     views: list[GroupView] = field(default_factory=list)  # the newest one
+    clocks_s: dict[str, float] = field(default_factory=dict)  # members' wall clocks less this machine's, where known
     unnamed: set[str] = field(default_factory=set)  # whose control planes are at an address that nobody may ask
     starts: dict[str, StartView] = field(default_factory=dict)  # what an earlier console kept of members
     why_silent: str = "connection refused"  # what the console has of a member whose control plane is gone
@@ -63,6 +64,7 @@ class Story:
         )
         one.missed_at = self.missed_at.get(node.id)
         one.certificate_ends = self.certificate_ends.get(node.id)
+        one.last_clock = Clock(self.clocks_s[node.id] * 1000, 500.0) if node.id in self.clocks_s else None
         if node.id in self.last:
             one.state, one.last_seen = self.last[node.id]
         if not node.alive:

@@ -114,6 +114,14 @@ def refuses(story: Story, node_id: str, *others: str, why: str = OTHER_SECRET) -
     ]  # fmt: skip
 
 
+def clocks(**ahead_s: float) -> Callable[[Story], None]:
+    def happened(story: Story) -> None:
+        story.clocks_s = ahead_s
+        story.look(10)
+
+    return happened
+
+
 def another_secret(story: Story) -> None:
     """n1 has another one: both ends of both its connections say so."""
     story.look()
@@ -482,6 +490,23 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "No quorum is in sight: n1 and n2 do not answer, and may or may not commit without n0, for",
         "is unknown",
     ),
+    (
+        clocks(n0=0.2, n1=3600.0, n2=-0.4),
+        "attention",
+        ["clock_differs"],
+        "n1's clock is 60 min ahead of the others', for 4 s.",
+        "Quorum stands",
+    ),
+    (
+        clocks(n0=0.2, n1=-86400.0),
+        "attention",
+        ["clock_differs"],
+        "n1's clock is 24 h behind the others', for 4 s.",
+        "Quorum stands",
+    ),
+    (clocks(n0=-7200.0, n1=-7200.5, n2=-7199.0), "ok", [], "All 3 replicas are in step.", ""),  # ours is the odd one
+    (clocks(n0=-45.0, n1=3.0, n2=0.0), "ok", [], "All 3 replicas are in step.", ""),
+    (clocks(n1=3600.0), "ok", [], "All 3 replicas are in step.", ""),  # of two nobody can tell
     (
         another_secret,
         "attention",

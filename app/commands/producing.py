@@ -30,7 +30,7 @@ class Producing:
 
     def __init__(self, lines: Iterator[Line], as_json: bool) -> None:
         self._lines, self._as_json = lines, as_json
-        self.stored = self.refused = self.unknown = self._said = 0
+        self.stored = self.refused = self.unknown = self._said = self._at_too_few = 0
         self.failed: Exception | None = None
         self._failed_at = 0  # the line
         self._open: asyncio.Queue[tuple[Line, asyncio.Future[Sent]] | None] = asyncio.Queue()
@@ -85,14 +85,16 @@ class Producing:
             self._room.release()
 
     def _stored(self, line: Line, sent: Sent) -> None:
+        is_ok = sent.status == "SEND_OK"
         self.stored += 1
+        self._at_too_few += not is_ok
         if self._as_json:
             show_json(
                 {"outcome": "stored", "line": line.number, "message_id": sent.message_id, "queue_id": sent.queue_id,
-                 "queue_offset": sent.queue_offset}
+                 "queue_offset": sent.queue_offset, "status": sent.status}
             )  # fmt: skip
         else:
-            show(f"{sent.message_id} {sent.queue_id} {sent.queue_offset}")
+            show(f"{sent.message_id} {sent.queue_id} {sent.queue_offset}" + ("" if is_ok else f" {sent.status}"))
 
     def _not_stored(self, line: Line, error: Exception) -> None:
         from node.message_client import SendUnknown
@@ -128,9 +130,16 @@ class Producing:
         elif isinstance(error, ClientError):
             self._not_stored(line, error)
 
+    @property
+    def needs_words(self) -> bool:
+        """Whether the lines for the messages do not say it all."""
+        return self.stored != 1 or self.failed is not None or self._at_too_few > 0
+
     def summary(self) -> str:
         """What is certain, and what is not."""
         text = f"{self.stored:,} stored"
+        if self._at_too_few:
+            text += f" ({self._at_too_few:,} of them not at as many brokers, or disks, as the master waits for)"
         text += f", {self.refused:,} not stored" if self.refused else ""
         return text + (f", {self.unknown:,} of unknown outcome" if self.unknown else "")
 

@@ -88,7 +88,7 @@ def produce(
         asyncio.run(producing.run(_name_servers(name_server), group, deadline))
     except KeyboardInterrupt:
         interrupted = True
-    if not as_json and (interrupted or producing.stored != 1 or producing.failed):
+    if not as_json and (interrupted or producing.needs_words):
         say(producing.summary())
     if interrupted and not producing.unknown:
         return Exit.INTERRUPTED

@@ -7,7 +7,7 @@ from node.message_client.blocking import MessageConsumerSync, MessageProducerSyn
 from node.message_client.consumer import MessageConsumer
 from node.message_client.errors import ClientError, Closed, NotSent, SendUnknown, Unavailable, WrongLoop
 from node.message_client.outgoing import OutgoingMessage
-from node.message_client.producer import MessageProducer, Sent
+from node.message_client.producer import MessageProducer, SendStatus, Sent
 from node.message_client.taking import Received
 from node.message_client.transactions import Decision, Ended, TransactionProducer
 
@@ -23,6 +23,7 @@ __all__ = [
     "NotSent",
     "OutgoingMessage",
     "Received",
+    "SendStatus",
     "SendUnknown",
     "Sent",
     "TransactionProducer",

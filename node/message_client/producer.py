@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from typing import Final
 from zlib import crc32
@@ -38,18 +39,36 @@ from node.rocketmq.headers import SendAnswer
 AGAIN_S: Final = 0.05
 CLOSED: Final = "the producer is closed"
 SILENT_S: Final = 1.0
-STORED: Final = (Answer.SUCCESS, Answer.FLUSH_DISK_TIMEOUT, Answer.FLUSH_SLAVE_TIMEOUT, Answer.SLAVE_NOT_AVAILABLE)
 SENT_AGAIN: Final = (Answer.SYSTEM_BUSY, Answer.SERVICE_NOT_AVAILABLE)
+
+
+class SendStatus(StrEnum):
+    """RocketMQ's, of what is stored. All but the first: a master of classic mode has it, and not yet what it promises,
+    its disk or its slaves; a promotion of a slave may lose it."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+STORED: Final[dict[int, SendStatus]] = {
+    Answer.SUCCESS: SendStatus.SEND_OK, Answer.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    Answer.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    Answer.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}  # fmt: skip
 
 
 @value_class(slots=True, frozen=True)
 class Sent:
-    """Stored. `message_id` is the broker's, by which it can be viewed; `broker_name` that of master and slaves."""
+    """Stored. `message_id` is the broker's, by which it can be viewed; `broker_name` that of master and slaves;
+    `status`: whether it is where the broker promises it to be."""
 
     message_id: str
     queue_id: int
     queue_offset: int
     broker_name: str = ""
+    status: SendStatus = SendStatus.SEND_OK
 
 
 @value_class(slots=True, frozen=True)
@@ -123,7 +142,10 @@ class MessageProducer:
             raise ClientError(str(error)) from error
         first = await self._start(messages[0], Request.SEND_BATCH_MESSAGE, body, b"")
         ids = first.message_id.split(",")
-        return [Sent(one, first.queue_id, first.queue_offset + at, first.broker_name) for at, one in enumerate(ids)]
+        return [
+            Sent(one, first.queue_id, first.queue_offset + at, first.broker_name, first.status)
+            for at, one in enumerate(ids)
+        ]
 
     # --- a request ------------------------------------------------------------------------------------------------
     def _start(
@@ -265,4 +287,4 @@ def _sent(answer: Command, broker_name: str) -> Sent:
         said = read_header(SendAnswer, answer.fields)
     except HeaderError as error:
         raise SendUnknown(f"stored, but the answer cannot be read: {error}") from error
-    return Sent(said.msg_id or "", said.queue_id or 0, said.queue_offset or 0, broker_name)
+    return Sent(said.msg_id or "", said.queue_id or 0, said.queue_offset or 0, broker_name, STORED[answer.code])

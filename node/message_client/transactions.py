@@ -10,8 +10,8 @@ The broker stores the message where no consumer sees it; then `book()` is called
 Where that does not reach the broker, or the decision is UNKNOWN, the master asks for it later, whichever it is then:
 slaves hear of this producer as well, and who is master is asked for anew at each heartbeat.
 
-Invariants: nothing is done before the message is stored; if `book()` raises, the transaction is rolled back; what
-brokers ask is bounded, and a check that fails decides nothing.
+Invariants: nothing is done before the message is stored, where its broker promises it to be; if `book()` raises, the
+transaction is rolled back; what brokers ask is bounded, and a check that fails decides nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Final
 from node.background import Background
 from node.message_client.errors import ClientError, Unavailable
 from node.message_client.outgoing import OutgoingMessage
-from node.message_client.producer import MessageProducer, Sent
+from node.message_client.producer import MessageProducer, SendStatus, Sent
 from node.message_client.routes import Routes
 from node.message_store.errors import MessageFormatError
 from node.message_store.properties import UNIQ_KEY
@@ -103,7 +103,10 @@ class TransactionProducer:
     async def send_transaction(
         self, message: OutgoingMessage, work: Callable[[], Awaitable[Decision]]
     ) -> Ended:  # fmt: skip
-        """Raises NotSent, SendUnknown, Unavailable, WrongLoop (then `work` was not called), and what `work` raises."""
+        """Raises NotSent, SendUnknown, Unavailable, WrongLoop (then `work` was not called), and what `work` raises.
+
+        Where too few brokers have the message (`half.status`), `work` is not called and the transaction rolled back.
+        """
         self._routes.home.check()
         if message.delay_level:
             raise ClientError("a message of a transaction cannot wait for its time as well")
@@ -112,7 +115,8 @@ class TransactionProducer:
         self._know(message.topic)
         decision = Decision.ROLLBACK
         try:
-            decision = Decision(await work())
+            if half.status is SendStatus.SEND_OK:
+                decision = Decision(await work())
         finally:
             is_ended = await self._end(message.topic, half, decision)
         return Ended(half, decision, is_ended)

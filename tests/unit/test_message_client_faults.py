@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from node.message_client import MessageConsumer, MessageProducer, OutgoingMessage, SendUnknown, TransactionProducer
+from node.message_client import (
+    MessageConsumer,
+    MessageProducer,
+    OutgoingMessage,
+    SendStatus,
+    SendUnknown,
+    TransactionProducer,
+)
 from node.message_client import consumer as consumer_module
 from node.message_client import link as link_module
 from node.message_client import producer as producer_module
@@ -21,7 +28,7 @@ from node.message_client.routes import Queue, Routes
 from node.message_client.taking import Received, Taking
 from node.message_client.transactions import Decision
 from node.message_store.record import MessageRecord
-from node.rocketmq.codes import Request
+from node.rocketmq.codes import Answer, Request
 from node.rocketmq.command import Command
 from node.rocketmq.dispatch import Call, Dispatcher, Handler, Reply
 from node.rocketmq.java_json import dump
@@ -285,6 +292,58 @@ def test_a_transaction_is_ended_at_the_broker_that_has_its_half() -> None:
         halves = [name for name, code in got if code == Request.SEND_MESSAGE_V2]
         assert sorted(set(halves)) == ["b0", "b1"]
         assert [name for name, code in got if code == Request.END_TRANSACTION] == halves
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (Answer.SUCCESS, SendStatus.SEND_OK),
+        (Answer.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_DISK_TIMEOUT),
+        (Answer.SLAVE_NOT_AVAILABLE, SendStatus.SLAVE_NOT_AVAILABLE),
+        (Answer.FLUSH_SLAVE_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_what_is_stored_at_too_few_brokers_says_so_and_begins_no_transaction(code: int, status: SendStatus) -> None:
+    """A SYNC_MASTER without its slave: whoever sends could not know that there is one copy, and a promotion lost the
+    half of a transaction whose work was done."""
+
+    async def story() -> None:
+        worked, decisions = list[str](), list[str]()
+
+        def end(call: Call) -> Reply:
+            decisions.append((call.request.fields or {})["commitOrRollback"])
+            return Reply()
+
+        async def work() -> Decision:
+            worked.append("done")
+            return Decision.COMMIT
+
+        async def unknown(_record: MessageRecord) -> Decision:
+            return Decision.UNKNOWN
+
+        said = {"msgId": "7F00000100002A9F0000000000000010", "queueId": "0", "queueOffset": "3"}
+        handlers: dict[int, Handler] = {
+            Request.SEND_MESSAGE_V2: lambda _: Reply(code, said),
+            Request.SEND_BATCH_MESSAGE: lambda _: Reply(code, said | {"msgId": "A,B"}),
+            Request.END_TRANSACTION: end,
+            Request.HEART_BEAT: lambda _: Reply(),
+        }
+        async with (
+            serving(handlers) as broker,
+            serving({Request.GET_ROUTEINFO_BY_TOPIC: route_to(lambda: broker)}) as names,
+            MessageProducer([names]) as producer,
+            TransactionProducer([names], "P", unknown) as transactions,
+        ):
+            one = OutgoingMessage("T", b"x")
+            sent = [await producer.send(one), *await producer.send_batch([one, one])]
+            assert [each.status for each in sent] == [status] * 3
+            ended = await transactions.send_transaction(one, work)
+            assert ended.half.status == status and ended.is_ended
+            is_begun = status is SendStatus.SEND_OK
+            assert ended.decision is (Decision.COMMIT if is_begun else Decision.ROLLBACK)
+            assert worked == ["done"] * is_begun and decisions == [str(int(ended.decision))]
 
     asyncio.run(story())
 

@@ -16,7 +16,7 @@ from app.commands.endings import Exit, Failure
 from app.commands.message_lines import Form, lines_of, messages_of
 from app.commands.producing import WINDOW, Producing
 from app.commands.topics_io import delay_level
-from node.message_client import NotSent, OutgoingMessage, SendUnknown, Sent, Unavailable
+from node.message_client import NotSent, OutgoingMessage, SendStatus, SendUnknown, Sent, Unavailable
 from tests.unit.engine_kit import until
 
 PLAIN = OutgoingMessage("T", b"", ("k",), "AA")
@@ -83,7 +83,8 @@ class FakeProducer:
                 if isinstance(outcome, Exception):
                     self.sent[at][1].set_exception(outcome)
                 else:
-                    self.sent[at][1].set_result(Sent(outcome, 0, at))
+                    name, status = outcome if isinstance(outcome, tuple) else (outcome, SendStatus.SEND_OK)
+                    self.sent[at][1].set_result(Sent(name, 0, at, status=status))
         return future
 
 
@@ -118,6 +119,16 @@ def test_the_exit_code_is_that_of_the_worst_outcome(
     assert run([*given, str(tmp_path / "lines"), "--json"]) == code
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["line"] for one in rows] == [1, 2, 3], "one outcome each, in their order"
+
+
+def test_what_is_at_too_few_brokers_is_named(fake: type[FakeProducer], capsys: pytest.CaptureFixture[str]) -> None:
+    fake.outcomes = (("a", SendStatus.SLAVE_NOT_AVAILABLE),)
+    given = ["produce", "T", "--name-server", "127.0.0.1:1", "--body", "1"]
+    assert run(given) == Exit.FINE
+    out = capsys.readouterr()
+    assert out.out == "a 0 0 SLAVE_NOT_AVAILABLE\n" and "1 of them not at as many brokers" in out.err
+    assert run([*given, "--json"]) == Exit.FINE
+    assert json.loads(capsys.readouterr().out)["status"] == "SLAVE_NOT_AVAILABLE"
 
 
 def test_an_interrupt_says_what_is_stored_and_what_may_be(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+LATEST: Final = datetime.max.replace(tzinfo=UTC)
 CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database; what differs by more is wrong
 
 
@@ -31,3 +33,19 @@ def parse_time(text: str) -> datetime:
         return at.astimezone(UTC)
     except OverflowError as error:
         raise ValueError(f"{text!r}: {error}") from None
+
+
+def time_of(text: str | None) -> datetime | None:
+    """A time that somebody else wrote; None for anything else."""
+    try:
+        return None if text is None else parse_time(text)
+    except ValueError:
+        return None
+
+
+def shifted(at: datetime, by_s: float) -> datetime:
+    """So much later, within the years that there are: what members report may lead out of them."""
+    try:
+        return at + timedelta(seconds=by_s)
+    except OverflowError:
+        return LATEST if by_s > 0 else EARLIEST

@@ -14,10 +14,10 @@ from typing import Final
 
 from app.console.sample import NodeSample
 from app.console.their_clock import TheirClock
-from app.health.facts import natural, time_of
+from app.health.facts import natural
 from app.health.group_view import ClusterView, GroupView, Marks, MemberView, QuorumView
 from app.health.leading import may_go_on
-from app.times import rfc3339
+from app.times import rfc3339, time_of
 from node.protocol.quorum import majority_of
 from node.views.base import UnknownView
 from node.views.replication import WatermarksView, WatermarkView

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.db.repositories import Events
-from app.health.facts import time_of
-from app.times import rfc3339
+from app.times import rfc3339, time_of
 from node.views.events import EventView
 
 KIND: Final = "configuration"

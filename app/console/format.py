@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from app.times import parse_time
+from app import times
 
 UNKNOWN = "unknown"
 
@@ -60,7 +60,7 @@ def rest(value: int, unit: str) -> str:
 
 
 def time_of(text: str | datetime | None) -> datetime | None:
-    return parse_time(text) if isinstance(text, str) else text
+    return text if isinstance(text, datetime) else times.time_of(text)
 
 
 def age(since: str | datetime | None, now: str | datetime | None) -> str:

@@ -22,10 +22,10 @@ from app.console.live import SUBSCRIBERS_MAX, Hub
 from app.console.own_facts import OwnFacts
 from app.console.pair_metrics import gauges
 from app.health.confirming import takes_no_writes
-from app.health.facts import SEVERITY_ORDER, time_of
+from app.health.facts import SEVERITY_ORDER
 from app.health.group_view import GroupView, Problem
 from app.notify.outbox import Outbox
-from app.times import utc_now
+from app.times import time_of, utc_now
 
 router = APIRouter()
 PREFIX: Final = "quorumscope_console"

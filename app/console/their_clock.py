@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from app.console.sample import Clock, NodeSample
-from app.health.facts import time_of
-from app.times import CLOCKS_DIFFER, rfc3339
+from app.times import CLOCKS_DIFFER, rfc3339, shifted, time_of
 from node.views.base import View
 from node.views.closures import ClosuresView
 from node.views.replication import DispatcherView
@@ -30,11 +29,11 @@ class TheirClock:
 
     def __init__(self, clock: Clock | None) -> None:
         known = clock is not None and abs(clock.offset_ms) > MOVED_FROM_MS + clock.margin_ms
-        self.by = timedelta(milliseconds=-clock.offset_ms) if clock is not None and known else timedelta()
+        self.by_s = -clock.offset_ms / 1000 if clock is not None and known else 0.0
 
     def at(self, text: str | None) -> str | None:
         at = time_of(text)
-        return text if at is None or not self.by else rfc3339(at + self.by)
+        return text if at is None or not self.by_s else rfc3339(shifted(at, self.by_s))
 
     def moved(self, view: V, *fields: str) -> V:
         """With those of its times on our clock."""
@@ -44,7 +43,7 @@ class TheirClock:
         return tuple(self.moved(one, *fields) for one in items or ())
 
     def state(self, state: StateView) -> StateView:
-        if not self.by:
+        if not self.by_s:
             return state
         alarms, links = self.each(state.alarms, "since"), self.each(state.links, "in_since", "out_since")
         changed = {"alarms": alarms, "links": links, "unknown": self.each(state.unknown, "since")}
@@ -52,14 +51,14 @@ class TheirClock:
         return self.moved(state, "role_since").model_copy(update=reported)
 
     def dispatcher(self, reported: DispatcherView | None) -> DispatcherView | None:
-        if not self.by or reported is None:
+        if not self.by_s or reported is None:
             return reported
         moved = self.moved(reported, "since")
         steps = {"transitions": self.each(moved.transitions, "at")} if moved.transitions is not None else {}
         return moved.model_copy(update=steps)
 
     def closures(self, reported: ClosuresView | None) -> ClosuresView | None:
-        if not self.by or reported is None or reported.last_completed is None:
+        if not self.by_s or reported is None or reported.last_completed is None:
             return reported
         return reported.model_copy(update={"last_completed": self.moved(reported.last_completed, "at")})
 

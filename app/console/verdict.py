@@ -5,9 +5,10 @@ from __future__ import annotations
 from app.health.audited import audit_phrase
 from app.health.classify import worst
 from app.health.confirming import confirm_nothing, survives, writes_stopped
-from app.health.facts import INFO, UNKNOWN, capital, join, seconds_since, spell, time_of
+from app.health.facts import INFO, UNKNOWN, capital, join, seconds_since, spell
 from app.health.group_view import GroupView, SentenceView
 from app.health.pairs import sentence_of, severity_of
+from app.times import time_of
 
 
 def conclude(view: GroupView) -> GroupView:

@@ -23,12 +23,12 @@ from app.console.sampler import Poller
 from app.console.verdict import conclude
 from app.health.classify import classify
 from app.health.clock_steps import ClockStep, WallClock, boot_s
-from app.health.facts import seconds_since, spell, time_of
+from app.health.facts import seconds_since, spell
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
 from app.health.next_steps import OTHER_GROUP, OTHER_NAME
 from app.health.recall import Recall
-from app.times import rfc3339, utc_now
+from app.times import rfc3339, time_of, utc_now
 from node.background import Background
 from node.protocol.group_members import MEMBERS_MAX
 from node.views.base import JsonObject

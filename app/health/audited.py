@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from app.health.facts import CRITICAL, INFO, Facts, Finding, seconds_since, spell, time_of
+from app.health.facts import CRITICAL, INFO, Facts, Finding, seconds_since, spell
 from app.health.group_view import AuditView, GroupView
+from app.times import time_of
 
 
 def audited(facts: Facts) -> Iterator[Finding]:

@@ -10,17 +10,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from app.health.facts import (
-    ATTENTION,
-    CERTIFICATE_NOW,
-    CERTIFICATE_SOON,
-    CRITICAL,
-    Facts,
-    Finding,
-    spell,
-    time_of,
-)
+from app.health.facts import ATTENTION, CERTIFICATE_NOW, CERTIFICATE_SOON, CRITICAL, Facts, Finding, spell
 from app.health.group_view import MemberView
+from app.times import time_of
 
 NAMED_MAX: Final = 3
 Ends = dict[tuple[str, str | None], datetime]

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from app.health.facts import join, seconds_since, time_of
+from app.health.facts import join, seconds_since
 from app.health.group_view import GroupView, MemberView
 from app.health.links import ASK_NOBODY, heard_ms
 from app.health.members import COUNTED_MS, codes_of, peers_full
+from app.times import time_of
 
 NOT_APPEND_S: Final = 1.5  # a moment of COMPARE belongs to every election
 FULL: Final = "its disk is full"

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from app.health.group_view import GroupView, MemberView
 from app.health.recall import Recall
+from app.times import shifted, time_of
 from node.views.state import TimingView
 
 CRITICAL, ATTENTION, UNKNOWN, INFO = "critical", "attention", "unknown", "info"
@@ -96,21 +97,12 @@ def timing_of(one: MemberView | None) -> TimingView:
     return timing or TimingView()
 
 
-def time_of(text: str | None) -> datetime | None:
-    """An RFC 3339 time; None for anything else."""
-    try:
-        at = None if text is None else datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at.astimezone(UTC) if at is not None and at.tzinfo is not None else None
-
-
 def seconds_since(at: datetime, now: datetime) -> float:
     return max(0.0, (now - at).total_seconds())
 
 
 def moment(now: datetime, ago_s: float) -> datetime:
-    return datetime.fromtimestamp(now.timestamp() - ago_s, tz=now.tzinfo)
+    return shifted(now, -ago_s)
 
 
 def natural(name: str) -> tuple[list[int | str], str]:

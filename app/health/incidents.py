@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.health.clock_steps import ClockStep
-from app.health.facts import INFO, spelled_range, time_of
+from app.health.facts import INFO, spelled_range
 from app.health.group_view import GroupView, Incident, Problem
 from app.health.openings import QUIET_S
-from app.times import rfc3339
+from app.times import rfc3339, time_of
 from node.views.events import EventView
 
 KEPT_S: Final = 3600.0

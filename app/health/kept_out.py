@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from app.health.facts import ATTENTION, CRITICAL, Facts, Finding, join, natural, time_of
+from app.health.facts import ATTENTION, CRITICAL, Facts, Finding, join, natural
 from app.health.group_view import MemberView
+from app.times import time_of
 from node.views.state import AlarmView
 
 CODES: Final = frozenset({"unproven_member", "hello_refused"})

@@ -6,22 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.health.confirming import confirm_nothing, counted, survives
-from app.health.facts import (
-    ATTENTION,
-    CRITICAL,
-    ENGINE_GRACE_S,
-    INFO,
-    UNKNOWN,
-    Facts,
-    Finding,
-    join,
-    moment,
-    refused,
-    time_of,
-)
+from app.health.facts import ATTENTION, CRITICAL, ENGINE_GRACE_S, INFO, UNKNOWN, Facts, Finding, join, moment, refused
 from app.health.group_view import MemberView
 from app.health.links import unheard_among
 from app.health.members import engine_silent, unheard_since, was_reached, without_votes
+from app.times import time_of
 
 CLOSURES_SHARE: Final = 0.8
 CLOSURES_OLDEST_MS: Final = 1000

@@ -14,20 +14,10 @@ from statistics import median
 from typing import Final
 
 from app.health.addresses import sought_at
-from app.health.facts import (
-    ATTENTION,
-    CONNECTING_GRACE_S,
-    SLOW_MS,
-    SLOW_TIMES,
-    Facts,
-    Finding,
-    join,
-    moment,
-    natural,
-    time_of,
-)
+from app.health.facts import ATTENTION, CONNECTING_GRACE_S, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, natural
 from app.health.group_view import MemberView
 from app.health.kept_out import refusing
+from app.times import time_of
 from node.views.state import LinkView
 
 SLOW_GRACE_S: Final = 0.5

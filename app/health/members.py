@@ -16,11 +16,11 @@ from app.health.facts import (
     Finding,
     seconds_since,
     spelled_range,
-    time_of,
 )
 from app.health.group_view import GroupView, MemberView
 from app.health.kept_out import says_kept_out
 from app.health.links import heard_ms
+from app.times import time_of
 from node.views.state import AlarmView, FaultView, RepairView
 
 # Of a member's disk: a share, and no more than so much.

@@ -6,18 +6,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from app.health.facts import (
-    ATTENTION,
-    CRITICAL,
-    INFO,
-    Facts,
-    Finding,
-    seconds_since,
-    spell,
-    time_of,
-)
+from app.health.facts import ATTENTION, CRITICAL, INFO, Facts, Finding, seconds_since, spell
 from app.health.group_view import MemberView
 from app.health.links import heard_ms
+from app.times import time_of
 from node.views.replication import DispatcherView
 
 LAG_ENTRIES: Final = 1000

@@ -16,8 +16,9 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from app.health.clock_steps import ClockStep
-from app.health.facts import SEVERITY_ORDER, time_of
+from app.health.facts import SEVERITY_ORDER
 from app.health.group_view import Problem
+from app.times import time_of
 
 # How long a problem must be away to be over: one that comes and goes is one alert.
 OVER_AFTER_S: Final = 10.0

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.health.clock_steps import WallClock
-from app.health.facts import time_of
 from app.health.group_view import GroupView, Problem
 from app.health.openings import Openings
-from app.times import utc_now
+from app.times import time_of, utc_now
 from tests.unit.console_kit import Kit, run, running
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from app.times import shifted, time_of
 from node.config import ConfigError, load
 from node.protocol.peers import name_in, parse_peers
 from node.views.kinds import VIEWS
@@ -151,6 +153,56 @@ def test_an_odd_view_of_the_leader_is_unknown_and_the_rest_goes_on(tmp_path: Pat
         await healed(kit, "n0")
 
     story(tmp_path, work)
+
+
+ODD_TIMES: list[tuple[str, str, Any]] = [
+    ("state", "as_of", "9999-12-31T23:59:59Z"),  # that member's clock: its other times are moved by the difference
+    ("state", "as_of", "0001-01-01T00:00:00+23:59"),
+    ("state", "links.0.in_since", "9999-12-31T23:59:59-23:59"),  # in the year 10000 of UTC
+    ("state", "links.0.out_since", "yesterday"),
+    ("state", "links.0.last_heard_ms", 1e15),  # 30,000 years ago
+    ("state", "alarms", [{"code": "x", "severity": "critical", "text": "t", "since": "0001-01-01T00:00:00+01:00"}]),
+    ("dispatchers", "items.0.since", "2026-01-01T00:00:00"),
+]
+
+
+def test_a_time_that_is_none_here_is_one_members_trouble_alone(tmp_path: Path) -> None:
+    """It ended the view of the whole group, or its page was an error of the console."""
+
+    async def work(kit: Kit) -> None:
+        ann, watch = await kit.person("ann"), kit.console.watch_of("demo")
+        for node_id in ("n0", "n1"):
+            node, sample = kit.group.nodes[node_id], watch.pollers[node_id].sample
+            plain = {"state": node.state(), "dispatchers": kit.group.dispatchers(kit.group.nodes["n0"])}
+            for what, path, value in ODD_TIMES:
+                node.odd[what] = with_field(plain[what], path, value)
+                rounds = sample.rounds
+                await kit.until(lambda sample=sample, rounds=rounds: sample.rounds > rounds + 1)
+                assert watch.assemble().leader_id == "n0" and sample.problem is None, (what, path, value)
+                page = await ann.get("/clusters/demo")
+                assert page.status_code == 200, (what, path, value)
+                node.odd.clear()
+
+    story(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-01-01T00:30:00+01:00", datetime(2025, 12, 31, 23, 30, tzinfo=UTC)),
+        ("0001-01-01T00:00:00Z", datetime.min.replace(tzinfo=UTC)),
+        ("0001-01-01T00:00:00+00:01", None),
+        ("9999-12-31T23:59:59-00:01", None),
+        ("0000-01-01T00:00:00Z", None),
+        ("2026-01-01T00:00:00", None),
+        ("now", None),
+        (None, None),
+    ],
+)
+def test_a_time_is_one_of_a_year_that_there_is(text: str | None, at: datetime | None) -> None:
+    assert time_of(text) == at
+    assert shifted(datetime(2026, 1, 1, tzinfo=UTC), 1e20).year == 9999
+    assert shifted(datetime(2026, 1, 1, tzinfo=UTC), -1e13).year == 1
 
 
 def test_an_address_that_no_resolver_takes_is_passed_over(tmp_path: Path) -> None:

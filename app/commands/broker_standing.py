@@ -8,7 +8,7 @@ be unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app.commands.broker_calls import with_reason
@@ -22,15 +22,24 @@ CODES: Final = "broker_"
 
 
 async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:
-    """The same members; the states of those that answer have their brokers' alarms."""
-    urls = {one.id: target.control_urls[one.id] for one in members if one.state and one.id in target.control_urls}
+    """The same members; the states of those that answer have their brokers' alarms. Where the members' own addresses
+    are all that is known, the leader's control plane, as it names it, says whether there are brokers at all."""
     if target.demo and not target.has_brokers:  # its note says so
         return list(members)
-    found = await asyncio.gather(*(asyncio.to_thread(state_at, target, url) for url in urls.values()))
-    states = dict(zip(urls, found, strict=True))
-    if not target.has_brokers and not any(has_broker(one) for one in found):
+    named = {one.id: target.control_urls.get(one.id) or one.control_url for one in members if one.state}
+    urls = {member_id: url for member_id, url in named.items() if url}
+    leads = {one.id for one in members if one.state and one.state.role == "LEADER"}
+    first = urls.keys() & (urls if target.control_urls or target.has_brokers else leads)
+    states = await states_at(target, {one: urls[one] for one in first})
+    if not target.has_brokers and not any(has_broker(one) for one in states.values()):
         return list(members)
+    states |= await states_at(target, {one: url for one, url in urls.items() if one not in first})
     return [completed(one, states[one.id]) if one.id in states else one for one in members]
+
+
+async def states_at(target: Target, urls: Mapping[str, str]) -> dict[str, StateView | Failure]:
+    found = await asyncio.gather(*(asyncio.to_thread(state_at, target, url) for url in urls.values()))
+    return dict(zip(urls, found, strict=True))
 
 
 def state_at(target: Target, url: str) -> StateView | Failure:

@@ -63,7 +63,7 @@ class Target:
     asked: str | None = None
     itself: StateView | None = None  # what `asked` said, where its own log says that it is no member (any more)
     demo: bool = False
-    has_brokers: bool = False  # of a demo
+    has_brokers: bool = False  # by a demo's note, or the configuration; else its control planes say
     starts: Mapping[str, str] = field(default_factory=dict)  # what starts members again, where this machine knows it
     access: AccessFlags = field(default_factory=AccessFlags)  # what the commands that are printed need, too
     unanswered: str = ""  # of --node: why its control plane was not heard: the members are known from elsewhere
@@ -128,7 +128,10 @@ def target_of(
     if settings.peers:
         shared = token or token_of(settings.node.token_file)
         own = {} if config is None else {settings.node.id: shlex.join(["quorumscope", "node", "--config", str(config)])}
-        configured = Target(settings.peers, settings.node.group, shared, tls=shown, control_tls=checked, starts=own)
+        configured = Target(
+            settings.peers, settings.node.group, shared, tls=shown, control_tls=checked, starts=own,
+            has_brokers=bool(settings.broker.address),
+        )  # fmt: skip
     if node:
         return replace(_target_from_control(node, group, token, shown, checked, configured), access=access)
     if configured is not None:

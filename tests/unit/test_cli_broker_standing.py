@@ -35,6 +35,26 @@ def asked(planes: Planes, **more: bool) -> list[AskedMember]:
     return asyncio.run(with_broker_alarms(members, target))
 
 
+@pytest.mark.parametrize("has_brokers", [False, True])
+def test_without_urls_the_leaders_control_plane_says_whether_there_are_brokers(
+    planes: Planes, has_brokers: bool
+) -> None:
+    """By `--peers` and `--config`: a leader's broker was down, and all was said to be well."""
+    target = Target(dict.fromkeys(("n0", "n1"), "127.0.0.1:1"), "demo", has_brokers=has_brokers)
+    members = [
+        AskedMember(
+            id=one, address="127.0.0.1:1", reach="ok", control_url=f"{planes.base}/{one}",
+            state=StateView(engine="ok", self_id=one, role="LEADER" if one == "n1" else "FOLLOWER"),
+        )
+        for one in ("n0", "n1")
+    ]  # fmt: skip
+    planes.answers["GET", "state"] = 200, {"as_of": WITH_BROKER["as_of"], "engine": "ok", "self_id": "n0"}
+    asyncio.run(with_broker_alarms(members, target))
+    assert len(planes.asked) == (2 if has_brokers else 1)
+    planes.answers["GET", "state"] = 200, WITH_BROKER | {"alarms": [ALARM]}
+    assert codes(asyncio.run(with_broker_alarms(members, target))) == [["broker_down"], ["broker_down"]]
+
+
 def codes(members: list[AskedMember]) -> list[list[str | None]]:
     return [[alarm.code for alarm in (one.state and one.state.alarms) or ()] for one in members]
 

@@ -40,6 +40,9 @@ def no_leader_among(links: Collection[MemberLink]) -> str:
         followed = f"; the others follow {named}, which does not answer" if unseen else ""
         return f"no member that answers leads{followed}"
     asked = ", ".join(f"{link.member_id} at {link.address}" for link in links)
+    misnamed = "; ".join(link.misnamed for link in links if link.misnamed)
+    if misnamed:
+        return f"no member answers ({asked}): {misnamed}"
     if links and all(link.hung_up for link in links):
         return f"no member answers ({asked}): each closes the connection, as one with TLS where no certificate is shown"
     return f"no member answers ({asked}): start them, or name the addresses at which they listen"

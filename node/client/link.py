@@ -76,11 +76,16 @@ class GroupIdentity:
                 self.members = check_peers(known)
 
     def check(self, link: MemberLink, answer: Fields) -> None:
-        """Whoever answered METADATA is of this group, as far as it says. Raises Denied, AnotherGroup, UnknownGroup."""
+        """Whoever answered METADATA is that member and of this group, as far as it says. Raises Denied, AnotherGroup,
+        UnknownGroup, and Lost for another member: it refuses by its own name, before it says of which group it is."""
         if answer.code() in DENIED:
             text = f"{link.member_id} at {link.address} answers {answer.code().name}"
             link.give_up(text)
             raise UnknownGroup(text) if answer.code() is ResponseCode.UNKNOWN_GROUP else Denied(text)
+        if answer.code() is ResponseCode.UNKNOWN_MEMBER:
+            link.misnamed = f"it is not {link.member_id} that listens at {link.address}"
+            link.give_up(link.misnamed)
+            raise Lost(link.misnamed, sent=False)
         reported = answer.optional_text("groupId")
         if reported is None:
             return  # it has no id yet, or is of a release that knows of none
@@ -125,6 +130,7 @@ class MemberLink:
         self._say_after_looks = SILENT_AFTER_LOOKS
         self.hung_up = False  # its newest connection was closed by the other side
         self.foreign = False  # when it was dialled last, another group's member answered
+        self.misnamed = ""  # or another member, and this says so
 
     def another(self) -> MemberLink:
         """One more to the same member, for the same event loop."""
@@ -153,7 +159,7 @@ class MemberLink:
                 return
             if self._failed_dials != failed_before:
                 raise Lost(self._why_not, sent=False)
-            connection, self.hung_up = Connection(self._on_frame, self._on_closed), False
+            connection, self.hung_up, self.misnamed = Connection(self._on_frame, self._on_closed), False, ""
             host, port = split_address(self.address)
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):

@@ -117,11 +117,11 @@ class MachineClient:
         if link.identity.state_machine is None:
             try:
                 fields = await link.ask(RequestCode.METADATA, {}, retry.left_s())
+                link.identity.check(link, fields)
             except (OSError, TimeoutError, RemotingError, BodyError) as error:
                 retry.reason = str(error) or "no answer in time"
                 self._client.forget(link)
                 return False
-            link.identity.check(link, fields)
             link.identity.learn(fields)
         has = link.identity.state_machine
         if has not in (None, self._kind):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.client import Denied, LedgerClient, OutcomeUnknown
+from node.client import Denied, LedgerClient, OutcomeUnknown, Unreachable
 from node.client.leader import find_leader
 from node.client.link import MemberLink
 from node.protocol.codes import ResponseCode
@@ -57,6 +57,23 @@ def test_what_listens_where_a_member_did_gets_no_append_of_another_group() -> No
                 await client.append(b"for our group alone")
         assert isinstance(refused.value, Denied)
         assert foreign.appended == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("follow_redirects", [True, False])
+def test_another_members_address_takes_nothing_though_its_group_is_called_the_same(follow_redirects: bool) -> None:
+    """Such a member refuses by its own name alone, before it says of which group it is: that was taken for a yes."""
+
+    async def story(stack: AsyncExitStack) -> None:
+        other = await listening(stack, ScriptedMember("a", code=int(ResponseCode.UNKNOWN_MEMBER)))
+        client = LedgerClient(
+            {"a": other.address}, group="g", group_id="ours", deadline_s=0.5, follow_redirects=follow_redirects
+        )
+        stack.push_async_callback(client.close)
+        with pytest.raises(Unreachable, match=f"not a that listens at {other.address}"):
+            await client.append(b"for our group alone")
+        assert other.appended == 0
 
     run(story)
 

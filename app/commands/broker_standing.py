@@ -1,4 +1,5 @@
-"""What `status` learns of brokers: engines know nothing of them, so control planes are asked for their alarms.
+"""What `status` learns of brokers, and of control planes: engines know nothing of them, so control planes are asked
+for their alarms.
 
 Invariants: all are asked at once, so that one that hangs costs its own time only, and hides no other one's alarms; a
 control plane that does not answer takes nothing away from what its engine said, and how its broker is is then said to
@@ -19,6 +20,7 @@ from app.commands.targets import Target
 from node.views.state import AlarmView, StateView
 
 CODES: Final = "broker_"
+NOT_THE_ENGINES: Final = (CODES, "control_")  # of a broker, or of a control plane's own files
 
 
 async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:
@@ -32,7 +34,7 @@ async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> 
     first = urls.keys() & (urls if target.control_urls or target.has_brokers else leads)
     states = await states_at(target, {one: urls[one] for one in first})
     if not target.has_brokers and not any(has_broker(one) for one in states.values()):
-        return list(members)
+        return [with_alarms(one, said) if (said := states.get(one.id)) else one for one in members]
     states |= await states_at(target, {one: url for one, url in urls.items() if one not in first})
     return [completed(one, states[one.id]) if one.id in states else one for one in members]
 
@@ -61,8 +63,15 @@ def completed(member: AskedMember, said: StateView | Failure) -> AskedMember:
     if isinstance(said, Failure):
         why = f"{member.id}'s broker is not known to be well: {said}"
         return member.model_copy(update={"broker_unknown": why})
-    alarms = broker_alarms(said)
-    if not alarms or member.state is None:
+    return with_alarms(member, said)
+
+
+def with_alarms(member: AskedMember, said: StateView | Failure) -> AskedMember:
+    """With what its control plane warns of, and its engine knows nothing of."""
+    if isinstance(said, Failure) or member.state is None:
+        return member
+    alarms = tuple(one for one in said.alarms or () if (one.code or "").startswith(NOT_THE_ENGINES))
+    if not alarms:
         return member
     state = member.state.model_copy(update={"alarms": (*(member.state.alarms or ()), *alarms)})
     return member.model_copy(update={"state": state})

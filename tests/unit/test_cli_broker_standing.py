@@ -66,6 +66,16 @@ def test_alarms_about_brokers_are_taken_over_and_no_others(planes: Planes) -> No
     assert codes(asked(planes)) == [["broker_down"], ["broker_down"]]
 
 
+def test_alarms_about_a_control_planes_own_files_are_taken_over(planes: Planes) -> None:
+    """The console showed them, and `status` ended with 0."""
+    planes.answers["GET", "state"] = 200, WITH_BROKER | {
+        "broker": None, "alarms": [ALARM | {"code": "control_file_not_reread"}, ALARM | {"code": "disk_low"}],
+    }  # fmt: skip
+    found = asked(planes)
+    assert codes(found) == [["control_file_not_reread"], ["control_file_not_reread"]]
+    assert [one.broker_unknown for one in found] == [None, None]
+
+
 def test_one_that_does_not_answer_hides_no_other_one_s_alarms(planes: Planes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one alone was asked whether the group has brokers, and as long as its broker hung that timed out: a
     group whose broker was down was said to be well."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from node.client.arguments import number_of
-from node.client.errors import LedgerError, Unreachable, Unsupported
+from node.client.errors import DENIED, Denied, LedgerError, Unreachable, Unsupported
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.members import link_to
 from node.client.retry import Retry
@@ -77,7 +77,7 @@ class CommittedStream:
         self._request = encode_stream_request(StreamRequest(StreamKind.SUBSCRIBE, interval_ms, keep_alive_ms))
 
     async def positions(self) -> AsyncGenerator[CommittedPosition, None]:
-        """For ever, from one leader to the next. Raises Unreachable, Unsupported, LedgerError."""
+        """For ever, from one leader to the next. Raises Unreachable, Unsupported, Denied, LedgerError."""
         retry = Retry(self._deadline_s)
         while True:
             link = await link_to(self._client, self._member_id, retry)
@@ -119,9 +119,11 @@ class Subscription:
         self._opaque = link.open_stream(RequestCode.COMMITTED_STREAM, [request], self._mail.put)
 
     async def next(self) -> CommittedPosition:
-        """The next push, which is taken with this. Raises as `MemberLink.request`, and BodyError."""
+        """The next push, which is taken with this. Raises as `MemberLink.request`, Denied, and BodyError."""
         async with asyncio.timeout(self._silent_s):
             pushed = decode_position(body_of(self._link, await self._mail.get()))
+        if pushed.code in DENIED:
+            raise Denied(f"{self._link.member_id} answers {pushed.code.value} {pushed.code.name} to a stream")
         if pushed.code is not ResponseCode.SUCCESS:
             raise Lost(f"{self._link.member_id} ended the stream: {pushed.code.name}", sent=True)
         position = position_of(self._link.member_id, pushed, self._asked_at)

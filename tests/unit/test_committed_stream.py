@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.client import CommittedPosition, LedgerClient, LedgerClientSync, LedgerError, Unreachable, Unsupported
+from node.client import CommittedPosition, Denied, LedgerClient, LedgerClientSync, LedgerError, Unreachable, Unsupported
 from node.client.committed import Subscription, position_of
 from node.config import load
 from node.consensus.api import MS
@@ -458,6 +458,22 @@ def test_a_member_that_does_not_know_it_says_so(tmp_path: Path) -> None:
                 served.pop(RequestCode.COMMITTED_STREAM, None)
             with pytest.raises(Unsupported):
                 await anext(client.committed())
+
+    run(work)
+
+
+def test_who_may_not_read_is_denied_at_once(tmp_path: Path) -> None:
+    """And not called unreachable, after asking again until the deadline."""
+
+    async def work() -> None:
+        (tmp_path / "token").write_text("t" * 40)
+        (tmp_path / "token").chmod(0o600)
+        rights = {"node.token_file": str(tmp_path / "token"), "access.rows": "anonymous = append"}
+        async with group(tmp_path, 1, **rights) as (_engines, client):
+            await client.append(b"x")
+            for member_id in (None, "n0"):
+                with pytest.raises(Denied, match="UNEXPECTED_MEMBER"):
+                    await asyncio.wait_for(anext(client.committed(member_id)), 2.0)
 
     run(work)
 

@@ -30,6 +30,7 @@ from node.transport.remoting import FLAG_ONE_WAY, Frame, FrameError
 
 DIAL_WITHIN_S: Final = 2.0
 OPAQUE_MAX: Final = 0x7FFFFFFF
+CHECK_OPAQUE: Final = 0  # of the question whose member it is; all others are numbered from 1 on
 HUNG_UP: Final = "the connection closed"
 LOOK_EVERY_S: Final = 0.1
 SILENT_AFTER_LOOKS: Final = 3
@@ -76,16 +77,21 @@ class GroupIdentity:
                 self.members = check_peers(known)
 
     def check(self, link: MemberLink, answer: Fields) -> None:
-        """Whoever answered METADATA is that member and of this group, as far as it says. Raises Denied, AnotherGroup,
-        UnknownGroup, and Lost for another member: it refuses by its own name, before it says of which group it is."""
+        """Whoever answered METADATA is that member and of this group, as far as it says.
+
+        Raises Denied, AnotherGroup, UnknownGroup, and Lost for any other refusal: another member refuses by its own
+        name, before it says of which group it is.
+        """
         if answer.code() in DENIED:
             text = f"{link.member_id} at {link.address} answers {answer.code().name}"
             link.give_up(text)
             raise UnknownGroup(text) if answer.code() is ResponseCode.UNKNOWN_GROUP else Denied(text)
-        if answer.code() is ResponseCode.UNKNOWN_MEMBER:
-            link.misnamed = f"it is not {link.member_id} that listens at {link.address}"
-            link.give_up(link.misnamed)
-            raise Lost(link.misnamed, sent=False)
+        if answer.code() is not ResponseCode.SUCCESS:
+            text = f"{link.member_id} at {link.address} answers {answer.code().name}"
+            if answer.code() is ResponseCode.UNKNOWN_MEMBER:
+                text = link.misnamed = f"it is not {link.member_id} that listens at {link.address}"
+            link.give_up(text)
+            raise Lost(text, sent=False)
         reported = answer.optional_text("groupId")
         if reported is None:
             return  # it has no id yet, or is of a release that knows of none
@@ -189,7 +195,7 @@ class MemberLink:
         answer: asyncio.Future[Frame | Exception] = asyncio.get_running_loop().create_future()
         self._checking = connection, answer
         try:
-            connection.send_body(RequestCode.METADATA, 0, 0, [self._asking({})])
+            connection.send_body(RequestCode.METADATA, 0, CHECK_OPAQUE, [self._asking({})])
             self.identity.check(self, load(body_of(self, await answer)))
         finally:
             self._checking = None
@@ -303,7 +309,8 @@ class MemberLink:
 
     def _on_frame(self, connection: Connection, frame: Frame) -> None:
         self._heard += 1
-        if self._checking is not None and self._checked(connection, frame):
+        is_ours = frame.opaque in (CHECK_OPAQUE, -1) and frame.is_response
+        if self._checking is not None and is_ours and self._checked(connection, frame):
             return
         if frame.opaque == -1 and frame.is_response and frame.remark:  # the member could not read us at all
             self._fail(frame.remark)

@@ -12,7 +12,10 @@ import pytest
 from node.client import Denied, LedgerClient, OutcomeUnknown, Unreachable
 from node.client.leader import find_leader
 from node.client.link import MemberLink
-from node.protocol.codes import ResponseCode
+from node.protocol.codes import RequestCode, ResponseCode
+from node.transport.bodies import dump
+from node.transport.connection import Connection
+from node.transport.remoting import FLAG_RESPONSE, Frame
 from tests.unit.test_client_leader import ScriptedMember
 
 FOREIGN = int(ResponseCode.UNKNOWN_GROUP)
@@ -74,6 +77,32 @@ def test_another_members_address_takes_nothing_though_its_group_is_called_the_sa
         with pytest.raises(Unreachable, match=f"not a that listens at {other.address}"):
             await client.append(b"for our group alone")
         assert other.appended == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("odd", [{"code": 500}, {"code": 12345}, {"opaque": 7}, {"flag": 0}], ids=str)
+def test_what_is_no_answer_to_whose_member_it_is_lets_nothing_be_sent(odd: dict[str, int]) -> None:
+    """A refusal by another code than those of groups, and a frame that answers nothing, were taken for a yes."""
+
+    async def story(stack: AsyncExitStack) -> None:
+        member = await listening(stack, ScriptedMember("a", code=odd.get("code", 200)))
+        answer = member.answer
+
+        def answer_oddly(connection: Connection, frame: Frame) -> None:
+            if frame.code == RequestCode.METADATA and "code" not in odd:
+                body = dump({"code": 200, "group": "g", "leaderId": "a", "term": -1})
+                sent = {"code": 200, "opaque": frame.opaque, "flag": FLAG_RESPONSE} | odd
+                connection.send_body(sent["code"], sent["flag"], sent["opaque"], [body])
+            else:
+                answer(connection, frame)
+
+        member.answer = answer_oddly  # type: ignore[method-assign]
+        client = LedgerClient({"a": member.address}, group="g", deadline_s=0.5, follow_redirects=False)
+        stack.push_async_callback(client.close)
+        with pytest.raises(Unreachable):
+            await client.append(b"for our group alone")
+        assert member.appended == 0
 
     run(story)
 

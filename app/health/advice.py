@@ -266,6 +266,13 @@ ADVICE: Final[dict[str, Advice]] = {
         " a restart; it is well when this ends with 0",
         "alarms",
     ),
+    "wrong_peers": Advice(
+        "{node}'s own configuration gives a peer another member's address: nothing that {node} sends reaches that peer,"
+        " and it could neither be elected nor lead",
+        "put `[peers]` of {node} right on {where} (`quorumscope members list` shows where the group has each), and"
+        " start {node} again; it is well when this ends with 0",
+        "a-member-is-cut-off",
+    ),
     "kept_out": Advice(
         "{node} runs, and the others end each connection with it, or it ends theirs: no entry gets to it, and it does"
         " not count",

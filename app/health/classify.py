@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from app.health.addresses import wrong_address
+from app.health.addresses import wrong_address, wrong_peers
 from app.health.applying import not_applying
 from app.health.audited import audited
 from app.health.certificates import certificates
@@ -57,6 +57,7 @@ RULES: Final[tuple[Rule, ...]] = (
     engine_down,
     silent,
     wrong_address,
+    wrong_peers,
     kept_out,
     cut_off,
     directory_gone,
@@ -84,6 +85,7 @@ LATE: Final = frozenset({"lagging", "resends"})
 AWAY: Final = LATE | {"not_connected", "slow_link", "engine_late", "not_append", "not_catching_up"}
 EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "wrong_address": AWAY | {"cut_off", "one_way", "member_unreachable", "catching_up"},
+    "wrong_peers": frozenset({"alarm_hello_refused", "alarm_unproven_member", "cut_off", "one_way"}),
     "kept_out": AWAY | {"cut_off", "one_way", "catching_up"},
     "cut_off": AWAY | {"one_way", "catching_up"},
     "one_way": AWAY,

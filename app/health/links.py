@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Final
 
-from app.health.addresses import sought_at
+from app.health.addresses import mixed_pairs, sought_at
 from app.health.facts import ATTENTION, CONNECTING_GRACE_S, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, natural
 from app.health.group_view import MemberView
 from app.health.kept_out import refusing
@@ -183,8 +183,8 @@ def not_connected(facts: Facts) -> Iterator[Finding]:
     for (low, high), tellers in sorted(pairs.items()):
         if any(sought_at(facts, answering[one]) for one in (low, high)):
             continue  # `wrong_address` says it
-        if frozenset((low, high)) in refusing(facts):
-            continue  # an alarm says it, and why
+        if frozenset((low, high)) in refusing(facts) | mixed_pairs(facts):
+            continue  # an alarm, or `wrong_peers`, says it, and why
         member = high if low == facts.view.leader_id else low
         both = len(tellers) == 2
         which = f"{low} and {high} have no connection to each other" if both else (

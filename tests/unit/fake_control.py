@@ -64,6 +64,7 @@ class FakeNode:
     snapshot_sent: Json | None = None
     transitions: list[Json] = field(default_factory=list)
     alarms: list[Any] = field(default_factory=list)
+    looks_for: dict[str, str] = field(default_factory=dict)  # peers that it looks for elsewhere than where they are
     apart_from: list[str] = field(default_factory=list)  # whom it has no connection to
     faults: list[Json] = field(default_factory=list)
     unknown: list[Json] = field(default_factory=list)
@@ -123,6 +124,7 @@ class FakeNode:
                 {"id": one.id, "address": f"127.0.0.1:{20911 + n}", "control_url": one.url}
                 | ({"address": one.sought_at, "connected": False} if one.sought_at and one is not self else {})
                 | ({"connected": False} if one.id in self.apart_from else {})
+                | ({"address": at} if (at := self.looks_for.get(one.id)) else {})
                 for n, one in enumerate(self.group.nodes.values())
                 if self.group.members is None or one.id in self.group.members
             ],

@@ -49,7 +49,7 @@ NOT_CLOSED: dict[str, str] = {
     **dict.fromkeys(("alarm_applier_down", "alarm_broker_down", "ha_broker_down"), RESTARTED),
     **dict.fromkeys(
         ("all_silent", "leader_out_of_sight", "quorum_out_of_sight", "quorum_lost", "engine_late", "alarm_disk_full",
-         "alarm_snapshot_failed", "disk_low", "directory_gone", "kept_out", "clock_differs",
+         "alarm_snapshot_failed", "disk_low", "directory_gone", "kept_out", "clock_differs", "wrong_peers",
          "alarm_broker_dispatch_stopped", "alarm_broker_message_damaged",
          "alarm_broker_dispatch_behind", "alarm_broker_not_registered",
          "alarm_broker_schedule_behind", "term_flapping", "flush_async", "ha_all_silent", "ha_disk_full",

@@ -140,6 +140,18 @@ def looks_at_wrong_addresses(story: Story) -> None:
     story.look(10)
 
 
+def exchanged_two_addresses(story: Story) -> None:
+    """The same, and each member says where it is itself."""
+    story.node("n1").looks_for = {"n0": "127.0.0.1:20913", "n2": "127.0.0.1:20911"}
+    looks_at_wrong_addresses(story)
+
+
+def has_an_old_address(story: Story) -> None:
+    """Nobody's address is no other member's."""
+    story.node("n1").looks_for, story.node("n1").apart_from = {"n2": "127.0.0.1:20999"}, ["n2"]
+    story.look(10)
+
+
 def warns_of_whom_it_lets_in(story: Story) -> None:
     """A group gets its first secret: n1 has none yet."""
     refuses(story, "n0", "n1")
@@ -522,6 +534,14 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         "n1 reports unproven member, for 5 s: n0 at n0:1: what answers there does not prove",
         "Quorum stands",
     ),
+    (
+        exchanged_two_addresses,
+        "attention",
+        ["wrong_peers"],
+        "n1 looks for n0 at n2's address 127.0.0.1:20913 and n2 at n0's address 127.0.0.1:20911, for 4 s.",
+        "Quorum stands",
+    ),
+    (has_an_old_address, "attention", ["not_connected"], "n1 has no connection to n2, for 4 s.", "Quorum stands"),
     (
         warns_of_whom_it_lets_in,
         "attention",

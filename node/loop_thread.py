@@ -28,15 +28,15 @@ class LoopThread:
         self._thread.start()
 
     def wait(self, work: Awaitable[T]) -> T:
-        """What the work returns or raises. Raises `closed` where the loop is stopped, or is being stopped meanwhile,
-        and in a process that was forked: it has no such thread."""
+        """What the work returns or raises. Raises `closed` where the loop is stopped, or is being stopped meanwhile;
+        in a process that was forked, which has no such thread; and in that thread, which would wait for itself."""
 
         async def done() -> T:
             return await work
 
-        if os.getpid() != self._pid:
+        if (elsewhere := self._not_here()) is not None:
             _never_begun(work)
-            raise self._closed("the client is of the process that this one was forked from: make another one here")
+            raise elsewhere
         with self._giving:
             if self._stopped:
                 _never_begun(work)
@@ -47,8 +47,15 @@ class LoopThread:
         except CancelledError:
             raise self._closed("the client is closed") from None
 
+    def _not_here(self) -> Exception | None:
+        if os.getpid() != self._pid:
+            return self._closed("the client is of the process that this one was forked from: make another one here")
+        if threading.current_thread() is self._thread:
+            return self._closed("a blocking client is not asked in its own callbacks: do it in another thread")
+        return None
+
     def stop(self) -> None:
-        """Whatever was given to the loop before ends here."""
+        """Whatever was given to the loop before ends here. Raises `closed` in the loop's own thread."""
 
         async def end_the_rest() -> None:
             rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -58,6 +65,8 @@ class LoopThread:
 
         if os.getpid() != self._pid:
             return  # it is that process's to stop
+        if (elsewhere := self._not_here()) is not None:
+            raise elsewhere
         with self._giving:
             if self._stopped:
                 return

@@ -11,6 +11,7 @@ import pytest
 
 from node.message_client import (
     ClientError,
+    Closed,
     MessageConsumerSync,
     MessageProducerSync,
     NotSent,
@@ -80,3 +81,24 @@ def test_nobody_there_is_said_within_the_deadline() -> None:
         producer.send(OutgoingMessage("T", b"x"))
     with pytest.raises(ClientError, match="no name server"):
         MessageProducerSync([])
+
+
+def test_a_blocking_client_that_is_asked_in_its_own_callback_says_so() -> None:
+    """It waited for itself, and so did whoever closed it."""
+    found: list[str] = []
+    called = threading.Event()
+
+    def give_up(_why: str) -> None:
+        for ask in (lambda: consumer.receive(0), consumer.close):
+            try:
+                ask()
+            except Closed as error:
+                found.append(str(error))
+        called.set()
+
+    consumer = MessageConsumerSync([f"127.0.0.1:{free_ports(1)[0]}"], "G", "T", report=lambda why: give_up(why))
+    assert called.wait(20.0)
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(20.0)
+    assert not closing.is_alive() and len(found) == 2 and "another thread" in found[0]

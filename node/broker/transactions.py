@@ -356,5 +356,7 @@ def _reply(result: PutResult | None) -> Reply:
         return Reply(Answer.SYSTEM_ERROR, None, NOT_FOUND)
     if result.status is PutStatus.PUT_OK:
         return Reply()
+    if result.status.is_stored:
+        return Reply(remark=result.status.name)  # at the master alone, and over: RocketMQ's answers success, too
     code = Answer.SERVICE_NOT_AVAILABLE if result.status is PutStatus.SERVICE_NOT_AVAILABLE else Answer.SYSTEM_ERROR
     return Reply(code, None, f"{result.status.name} {result.reason}".strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -273,6 +274,25 @@ def test_a_commit_whose_op_message_is_missing_is_not_delivered_again_by_the_same
         assert (await group.end(sent, ROLLBACK)).code == 1
         assert await group.check() == []  # it is known here how it ended
         assert (len(group.consumed), len(group.records(OP))) == (1, 1)
+
+    tell(story_of)
+
+
+@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize(
+    "status", [PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.FLUSH_DISK_TIMEOUT]
+)
+def test_an_end_that_is_stored_at_the_master_alone_is_an_end(decision: int, status: PutStatus) -> None:
+    """A SYNC_MASTER without its slave answered an error, though consumers had the message; RocketMQ's answers success."""
+
+    async def story_of(group: Group) -> None:
+        sent = group.send(b"paid")
+        store = group.store._store
+        group.store._store = lambda messages: replace(store(messages), status=status)  # type: ignore[method-assign]
+        ended = await group.end(sent, decision)
+        assert (ended.code, ended.remark) == (0, status.name)
+        assert [one.body for one in group.consumed] == [b"paid"] * (decision == COMMIT)
+        assert group.requests.transactions.open_count == 0
 
     tell(story_of)
 

@@ -283,7 +283,7 @@ def test_a_commit_whose_op_message_is_missing_is_not_delivered_again_by_the_same
     "status", [PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.FLUSH_DISK_TIMEOUT]
 )
 def test_an_end_that_is_stored_at_the_master_alone_is_an_end(decision: int, status: PutStatus) -> None:
-    """A SYNC_MASTER without its slave answered an error, though consumers had the message; RocketMQ's answers success."""
+    """A SYNC_MASTER without its slave answered an error, though consumers had the message."""
 
     async def story_of(group: Group) -> None:
         sent = group.send(b"paid")

@@ -17,7 +17,7 @@ from app.console.errors import ConsoleError, NodeUnreachable, NothingListens
 from app.console.nodes import NodeRefused, Nodes
 from app.console.pair_asking import ask_either
 from app.console.sample import NodeSample
-from app.console.their_clock import clock_of
+from app.console.their_clock import TheirClock, clock_of
 from app.health.clock_steps import boot_ns
 from app.times import utc_now
 from node.background import Background, reason_of
@@ -147,7 +147,7 @@ class Poller:
             return
         sample.unanswered.pop("events", None)
         if answer.items:
-            self.on_events(sample.node_id, answer.items)
+            self.on_events(sample.node_id, TheirClock(sample.last_clock).each(answer.items, "at"))
         sample.events_cursor = answer.next or sample.events_cursor
 
     async def ask(self, view: type[V], **params: Any) -> V:

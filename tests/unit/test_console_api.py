@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from app.console.settings import Seed
 from app.db.engine import Sessions
 from app.db.models import ConsoleMeta
 from app.db.repositories import meta
+from app.times import parse_time, rfc3339, utc_now
 from tests.unit.console_kit import run, running
 from tests.unit.fake_control import FakeGroup, Json
 
@@ -128,6 +130,27 @@ def test_truncations_of_all_replicas_in_one_list(tmp_path: Path) -> None:
             found = (await ann.get("/api/v1/clusters/demo/truncations")).json()
             assert [(one["node_id"], one["id"]) for one in found["items"]] == [("n0", 4), ("n1", 1)]
             assert found["unknown"][0]["field"] == "truncations of n2"
+
+    run(work())
+
+
+def test_events_of_a_member_whose_clock_is_ahead_lie_among_those_of_their_time(tmp_path: Path) -> None:
+    """They stood above all others for as long as that clock was ahead."""
+
+    async def work() -> None:
+        group = FakeGroup()
+        node, now = group.nodes["n1"], utc_now()
+        node.clock_s, at = 3600.0, rfc3339(now + timedelta(seconds=3590))
+        odd = {"id": "b-2", "at": "9999-12-31T23:59:59Z", "kind": "role", "severity": "info", "detail": {}}
+        node.events = [{"id": "b-1", "at": at, "kind": "stalled", "severity": "warning", "detail": {}}, odd]
+        async with running(tmp_path, group) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            await kit.until(lambda: kit.console.watch_of("demo").pollers["n1"].sample.events_cursor)
+            await kit.console.events_waiting.store_now()
+            found = (await ann.get("/api/v1/clusters/demo/events?limit=50")).json()["items"]
+            (one,) = [each for each in found if each["kind"] == "stalled"]
+            assert abs(parse_time(one["at"]) - now) < timedelta(seconds=30)
 
     run(work())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 LATEST: Final = datetime.max.replace(tzinfo=UTC)
 CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database; what differs by more is wrong

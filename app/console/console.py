@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ from app.health.facts import SEVERITY_ORDER
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.security.roles import ALL, Sight, Viewer
 from app.security.sealed import Seal, key_file_of
-from app.times import utc_now
+from app.times import shifted, utc_now
 from node.background import Background, reason_of
 from node.config import read_token
 from node.rereading import Rereading
@@ -304,7 +304,7 @@ class Console:
         self, cluster_id: str, since: datetime | None = None, until: datetime | None = None, points: int = 600
     ) -> Json:
         until = until or utc_now()
-        since = since or until - timedelta(hours=1)
+        since = since or shifted(until, -3600)
         if since >= until:
             raise Invalid("`since` must be before `until`")
         ids = [one.id for one in self.group_view(cluster_id).members]

@@ -7,7 +7,7 @@ is; where nobody leads its silence is a gap, never a straight line. The coarser 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -18,7 +18,7 @@ from app.console.tiers import COLUMNS, ROLES, TIERS, Buckets, Row, T, Tier, buck
 from app.db.engine import Sessions
 from app.db.models import HistoryHour
 from app.health.group_view import GroupView, Marks, MemberView, SentenceView
-from app.times import parse_time, rfc3339, utc_now
+from app.times import EPOCH, parse_time, rfc3339, shifted, utc_now
 from node.views.base import UnknownView
 from node.views.replication import WatermarkView
 from node.views.state import LogView, StateView
@@ -89,7 +89,7 @@ class History:
         """Merges with what an earlier run of the console stored of the same hour."""
         if not rows:
             return
-        hour = datetime.fromtimestamp(hour_s, UTC)
+        hour = time_at(hour_s)
         async with self.sessions() as db, db.begin():
             stored = await db.get(HistoryHour, (cluster_id, node_id, step_s, hour))
             if stored is not None:
@@ -122,8 +122,7 @@ class History:
         fresh = buckets.between(since_s, until_s) if buckets is not None else []
         if not tier.stored:
             return fresh
-        first_hour = datetime.fromtimestamp(since_s - since_s % HOUR_S, UTC)
-        until = datetime.fromtimestamp(until_s, UTC)
+        first_hour, until = time_at(since_s - since_s % HOUR_S), time_at(until_s)
         mine = (HistoryHour.cluster_id == cluster_id) & (HistoryHour.node_id == node_id)
         window = (HistoryHour.tier_s == tier.step_s) & (HistoryHour.hour >= first_hour) & (HistoryHour.hour <= until)
         async with self.sessions() as db:
@@ -172,6 +171,11 @@ class History:
         if all(row is None for _, row in found):
             raise NotFound(f"The history holds no sample of {rfc3339(at)}.", title="No history there")
         return frozen(view, tuple(frozen_member(member, row, at) for member, row in found), at)
+
+
+def time_at(at_s: float) -> datetime:
+    """Of seconds since 1970; somebody may ask for a time at the edge of the years that there are."""
+    return shifted(EPOCH, at_s)
 
 
 def frozen(view: GroupView, members: tuple[MemberView, ...], at: datetime) -> GroupView:
@@ -239,7 +243,7 @@ def frozen_member(member: MemberView, row: Row | None, at: datetime) -> MemberVi
         ),
         "role": role,
         "reach": "ok",
-        "last_seen": rfc3339(datetime.fromtimestamp(row[T], UTC)),
+        "last_seen": rfc3339(time_at(row[T])),
         "never_reached_since": None,
     }
     return member.model_copy(update=then)

@@ -225,6 +225,25 @@ def test_numbers_out_of_range_are_refused_not_crashed_on(tmp_path: Path) -> None
     run(work())
 
 
+def test_a_time_at_the_edge_of_the_years_is_one_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """An hour before the first one, and a fraction behind the last one, were an error of the console."""
+    first, last = "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"
+    demo, asked = "/clusters/demo", [(f"at={first}", 404), (f"at={last}", 404)]
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            history = f"/api/v1{demo}/history"
+            paths = [(f"{one}?{query}", status) for one in (demo, f"/api/v1{demo}/view") for query, status in asked]
+            paths += [(f"{history}?until={first}", 422), (f"{history}?since={first}", 200)]
+            paths += [(f"{history}?until={last}", 200), (f"{history}?since={first}&until={last}", 200)]
+            got = [(path, (await ann.get(path)).status_code) for path, _ in paths]
+            assert got == paths
+
+    run(work())
+
+
 def test_a_node_that_moved_is_found_again_once_an_admin_approves_the_address(tmp_path: Path) -> None:
     async def work() -> None:
         group = FakeGroup()

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, overload
 
+from app.times import shifted
+
 STEP_S: Final = 1.0  # less is an adjustment, or two clocks that were not read at one instant
 boot_s: Final = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 boot_ns: Final = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
@@ -32,7 +34,7 @@ class ClockStep:
     def moved(self, at: None) -> None: ...
     def moved(self, at: datetime | None) -> datetime | None:
         """On the clock as it is now; what was noticed since the step is on it already."""
-        return at if at is None or self.is_fresh(at) else at + self.by
+        return at if at is None or self.is_fresh(at) else shifted(at, self.by.total_seconds())
 
     def moved_past(self, at: datetime) -> datetime:
         """The same of something that is over. What lies ahead of the clock as it was, an earlier process wrote by a

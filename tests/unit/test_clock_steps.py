@@ -10,7 +10,7 @@ import pytest
 from app.health.clock_steps import WallClock
 from app.health.group_view import GroupView, Problem
 from app.health.openings import Openings
-from app.times import time_of, utc_now
+from app.times import EARLIEST, time_of, utc_now
 from tests.unit.console_kit import Kit, run, running
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,6 +27,7 @@ def test_a_step_is_what_wall_time_did_beyond_the_time_that_passed() -> None:
     assert step.moved(NOON) == NOON + step.by and step.moved(None) is None
     noticed_since = NOON - HOUR - timedelta(seconds=0.2)
     assert step.moved(noticed_since) == noticed_since
+    assert step.moved(EARLIEST) == EARLIEST, "a member may report a time in no year that there is an hour earlier"
 
 
 def shown(view: GroupView, code: str, node_id: str) -> Problem | None:

@@ -138,6 +138,8 @@ class EngineLink:
             text = f"{at} no engine of the group {self.group!r}"
         elif answer.get("code") == ResponseCode.UNKNOWN_MEMBER:
             text = f"{at} not {self.self_id}'s engine"
+        elif answer.get("code") != ResponseCode.SUCCESS:
+            text = f"{at} no engine of ours: it answers {answer.get('code')}"
         elif reported is None or reported in (ours := await self.group_ids()):
             return
         else:

@@ -23,6 +23,7 @@ from node.views.replication import WatermarksView
 from node.views.state import StateView
 from tests.ports import free_ports
 from tests.unit.engine_kit import until
+from tests.unit.test_client_leader import ScriptedMember
 
 OURS, THEIRS = group_id_of("ours", "g"), group_id_of("theirs", "g")
 
@@ -86,6 +87,24 @@ def test_its_own_engine_answers(tmp_path: Path) -> None:
         assert await append(link) == 200
 
     beside(tmp_path, work, has=OURS)
+
+
+@pytest.mark.parametrize("code", [500, 12345])
+def test_what_refuses_to_say_whose_it_is_gets_nothing(tmp_path: Path, code: int) -> None:
+    """Only the refusals of groups and members were none; any other was taken for our own engine's answer."""
+
+    async def both() -> None:
+        listening = await ScriptedMember("n0", code=code).listen()
+        link = EngineLink(settings_of(tmp_path, int(listening.address.rpartition(":")[2])))
+        try:
+            with pytest.raises(EngineForeign, match=f"no engine of ours: it answers {code}"):
+                await append(link)
+            assert listening.appended == 0
+        finally:
+            link.close()
+            await listening.close()
+
+    asyncio.run(both())
 
 
 def test_its_token_is_shown_on_each_connection(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from app.commands.targets import Target
 from node.views.state import AlarmView, StateView
 
 CODES: Final = "broker_"
-NOT_THE_ENGINES: Final = (CODES, "control_")  # of a broker, or of a control plane's own files
+# Of a broker, of a control plane's own files, and of the directory, which it looks at by itself.
+NOT_THE_ENGINES: Final = (CODES, "control_", "data_unwritable")
 
 
 async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:

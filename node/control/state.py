@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -17,7 +17,9 @@ from node.control.common import Cursor, Json, Limit, Parts, PartsDep, answer, pa
 from node.control.metrics import exposition
 from node.control.problems import Problem
 from node.control.rights import ANYBODY, Caller
+from node.control.snapshots import now_text
 from node.openapi_statuses import TEXT, gives, says
+from node.unwritable import is_unwritable
 from node.views.answers import Alive, Health
 from node.views.base import ITEMS_MAX, TEXT_MAX
 from node.views.closures import ClosuresView
@@ -46,18 +48,32 @@ async def state(parts: PartsDep) -> Response:
 
 
 def with_own_alarm(parts: Parts, view: StateView) -> StateView:
-    """The engine's state, what this process itself could not read again, and what is wrong with the broker."""
+    """The engine's state, what this process itself could not read again, and what is wrong with the broker and the
+    data directory."""
     if parts.broker_alarms is not None and view.engine == "ok":
         found = parts.broker_alarms.now()
         view = view.model_copy(update={"alarms": ((*(view.alarms or ()), *found))[:ITEMS_MAX]}) if found else view
-    text = parts.rereading.text
-    if text is None:
-        return view
-    alarm = AlarmView(
-        code="control_file_not_reread", severity="warning", peer_id=None, text=text[:TEXT_MAX],
-        since=parts.rereading.since_text,
-    )  # fmt: skip
-    return view.model_copy(update={"alarms": (*(view.alarms or ())[: ITEMS_MAX - 1], alarm)})
+    own = [*unwritable(parts, view), *not_reread(parts)]
+    return view.model_copy(update={"alarms": (*(view.alarms or ())[: ITEMS_MAX - len(own)], *own)}) if own else view
+
+
+def not_reread(parts: Parts) -> Iterator[AlarmView]:
+    if parts.rereading.text is not None:
+        text, since = parts.rereading.text[:TEXT_MAX], parts.rereading.since_text
+        yield AlarmView(code="control_file_not_reread", severity="warning", peer_id=None, text=text, since=since)
+
+
+def unwritable(parts: Parts, view: StateView) -> Iterator[AlarmView]:
+    """A file system that met errors is mounted read-only under an engine that has nothing to write just then."""
+    data = parts.settings.node.data
+    if view.engine != "ok" or not is_unwritable(data):
+        parts.unwritable_since = None
+        return
+    parts.unwritable_since = parts.unwritable_since or now_text()
+    text = f"nothing can be written to {data} any more (another user's, or mounted read-only): its next write ends it"
+    yield AlarmView(
+        code="data_unwritable", severity="critical", peer_id=None, text=text[:TEXT_MAX], since=parts.unwritable_since
+    )
 
 
 @router.get("/watermarks", response_model=WatermarksView)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -14,8 +16,10 @@ from fastapi import FastAPI
 from node.config import load
 from node.control.app import create_app
 from node.control.engine_link import EngineAway, EngineSilent
+from node.control.state import with_own_alarm
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.slab_frames import AppendAnswer, AppendedByte, decode_append, encode_append_answer
+from node.views.state import StateView
 
 Json = dict[str, Any]
 Work = Callable[["Plane", httpx2.AsyncClient], Awaitable[None]]
@@ -255,3 +259,23 @@ def test_a_removed_member_sends_appends_on_instead_of_asking_for_another_try(tmp
         assert (await client.post("/api/v1/leadership-transfer", json={"to": "n1"})).status_code == 421
 
     with_plane(tmp_path, work)
+
+
+def test_a_directory_that_becomes_unwritable_under_an_engine_that_writes_nothing_is_an_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle leader on a file system that was mounted read-only was said to be well, until its next write ended it."""
+    parts: Any = SimpleNamespace(
+        settings=SimpleNamespace(node=SimpleNamespace(data=tmp_path)), broker_alarms=None,
+        rereading=SimpleNamespace(text="its certificate", since_text=None), unwritable_since=None,
+    )  # fmt: skip
+    well, down = StateView(self_id="n0", engine="ok", alarms=()), StateView(self_id="n0", engine="down", alarms=())
+    assert [one.code for one in with_own_alarm(parts, well).alarms or ()] == ["control_file_not_reread"]
+    with monkeypatch.context() as patched:
+        patched.setattr("node.unwritable.os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+        first, _ = with_own_alarm(parts, well).alarms or ()
+        assert first.code == "data_unwritable" and first.since is not None and str(tmp_path) in (first.text or "")
+        assert (with_own_alarm(parts, well).alarms or ())[0].since == first.since
+        assert len(with_own_alarm(parts, down).alarms or ()) == 1, "why it is down says more"
+    parts.rereading.text = None
+    assert with_own_alarm(parts, well).alarms == () and parts.unwritable_since is None

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from node.ha.common_end import CommonEnd
-from node.ha.frames import ASK, Frame, FrameReader, HaError, encode_report, slave_says
+from node.ha.frames import ASK, LENGTH, Frame, FrameReader, HaError, encode_report, slave_says
 from node.ha.handshake import Hello, LogOf, Stand, check_epochs, hello_of, parse_hello, parse_verdict, takes_nothing
 from node.ha.lineage import Lineage
 from node.ha.proof import MASTER, SLAVE, Proof, Said, has_nonce
@@ -24,6 +24,7 @@ from node.ha.settings import BrokerRole, HaSettings
 from node.ha.slave_store import SlaveStore
 from node.message_store.errors import MessageStoreError
 from node.message_store.framing import MESSAGE_BYTES_MAX
+from node.message_store.record import SIZE_AND_MAGIC
 from node.protocol.entry import BytesLike
 
 
@@ -101,7 +102,8 @@ class HAClient:
         self.taken_bytes = 0  # of the master's log, written here since this process began
         self.master_offset = -1  # the newest place that the master's frames showed
         self._reader = FrameReader()
-        self._part = b""  # of a record that is not whole yet
+        self._part = bytearray()  # of a record that is not whole yet
+        self._part_needs = 0  # so much of it, before there is more to see
         self._held: list[Frame] = []  # what came while the epochs were kept
         self.on_kept: Callable[[], None] = lambda: None
         self._connection = 0
@@ -134,7 +136,7 @@ class HAClient:
 
     # --- the connection -------------------------------------------------------------------------------------------
     def connected(self, now_ms: int) -> None:
-        self._reader, self._part, self._out = FrameReader(), b"", [encode_report(ASK)]
+        self._reader, self._part, self._out = FrameReader(), bytearray(), [encode_report(ASK)]
         self._search, self._said, self._held = None, None, []
         self._connection += 1
         self.current_reported_offset = -1
@@ -378,11 +380,17 @@ class HAClient:
                 f"the master's log begins at {frame.offset}, which is no multiple of {log.file_bytes}"
                 " (mappedFileSizeCommitLog)"
             )
-        data = self._part + frame.body if self._part else frame.body
-        self._part = b""
-        taken = self._store.append_data(frame.offset + len(frame.body) - len(data), data)
-        self._part = bytes(data[taken:])
-        self.taken_bytes += taken
+        data = frame.body
+        if self._part:
+            self._part += data
+            data = bytes(self._part) if len(self._part) >= self._part_needs else b""
+        if data:
+            taken = self._store.append_data(frame.offset + len(frame.body) - len(data), data)
+            self._part = bytearray(data[taken:])
+            self._part_needs = (
+                LENGTH.unpack_from(self._part)[0] if len(self._part) >= SIZE_AND_MAGIC.size else SIZE_AND_MAGIC.size
+            )
+            self.taken_bytes += taken
         if len(self._part) > MESSAGE_BYTES_MAX:
             raise HaError(f"{len(self._part)} bytes of the master's log without the end of a record")
 

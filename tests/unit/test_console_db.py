@@ -164,13 +164,13 @@ def test_a_maintenance_window_is_listed_for_a_week_behind_its_end(tmp_path: Path
         ),
         ({"kind": "dispatcher", "detail": {"peer": "n1", "was": "A", "state": "B"}}, "dispatcher: A to B, peer n1"),
         ({"kind": "gap", "detail": {"text": "events are lost"}}, "events are lost"),
-        ({"kind": "disk_full", "detail": {"reason": "no space"}}, "disk full:  (no space)"),
+        ({"kind": "disk_full", "detail": {"reason": "no space"}}, "disk full: (no space)"),
         ({"kind": "odd", "detail": "a word"}, "a word"),
         ({"kind": "bare"}, "bare"),
     ],
 )
 def test_events_in_words(event: dict[str, Any], text: str) -> None:
-    assert describe(read(EventView, event)).replace(":  ", ": ") == text.replace(":  ", ": ")
+    assert describe(read(EventView, event)) == text
 
 
 def test_events_are_listed_in_the_order_of_their_times(tmp_path: Path) -> None:

@@ -144,12 +144,18 @@ def test_only_what_lacks_space_is_put_off(number: int, is_put_off: bool, tmp_pat
     assert isinstance(found.value, NoSpaceToSave) is is_put_off and found.value.errno == number
 
 
-def test_a_sync_that_fails_ends_the_broker_whatever_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("goes_on", [False, True], ids=["", "dispatch goes on meanwhile"])
+def test_a_sync_that_fails_ends_the_broker_whatever_the_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, goes_on: bool
+) -> None:
     """The pages may be gone from memory, too: nothing may say that they are on disk."""
     monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
     settings = settings_of(tmp_path, free_ports(1))
+    syncing, dispatched = threading.Event(), threading.Event()
 
     def fails(_disk: OsDisk, path: Path) -> None:
+        syncing.set()
+        assert dispatched.wait(60)
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     async def story() -> None:
@@ -160,6 +166,12 @@ def test_a_sync_that_fails_ends_the_broker_whatever_the_reason(monkeypatch: pyte
             with monkeypatch.context() as patched:
                 patched.setattr(OsDisk, "sync", fails)
                 assert (await broker.lane.put(message(b"one"))).status is PutStatus.PUT_OK
+                await until(syncing.is_set)
+                before = broker.log.dispatched_index
+                if goes_on:
+                    assert (await broker.lane.put(message(b"two"))).status is PutStatus.PUT_OK
+                    await until(lambda: broker.log.dispatched_index > before)
+                dispatched.set()
                 with pytest.raises(OSError, match="No space left"):
                     await running
             mark = read_mark(settings.node.data)

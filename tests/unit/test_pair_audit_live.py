@@ -106,7 +106,7 @@ async def test_a_broker_that_goes_on_a_dead_one_and_one_named_twice(tmp_path: Pa
         with served(master.broker.settings) as m, served(slave.broker.settings) as s:
             logs = await asyncio.to_thread(opened, specs_of(m, s))
             await fill(master, slave, 2)  # what comes later is not looked at
-            assert [one.end for one in logs] == [end, end]
+            assert [(one.end, one.problem) for one in logs] == [(end, None), (end, None)]
             with pytest.raises(FenceError, match="m is named twice"):
                 await asyncio.to_thread(opened, specs_of(m, m))
         result = await asyncio.to_thread(audited, specs_of("http://127.0.0.1:9", "http://127.0.0.1:9/b"))

@@ -10,6 +10,7 @@ or when it refused.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from app.commands.directories import existing_directory
 from app.commands.endings import Exit, Failure
 from app.commands.output import JsonOption, say, show, show_json, show_lines
 from app.commands.targets import PeersOption
-from node.children import environment, python
+from node.children import dying_with_parent, environment, python
 from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME
 from node.operator_trail import OperatorTrail, login_name
@@ -338,10 +339,10 @@ def _decided(
     command = python("-m", "node.store.repair", str(store_directory(directory)), *arguments)
     command += ["--dry-run"] * dry_run + ["--json"] * as_json
     if dry_run or not arguments:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+        done = _done(command)
     else:
         with recorded(directory, arguments, name) as note:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+            done = _done(command)
             note(done.returncode)
     if not done.stdout:
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
@@ -351,6 +352,13 @@ def _decided(
     else:
         show_lines(done.stdout.rstrip("\n").split("\n"))
     return Exit.FINDING if done.returncode else Exit.FINE
+
+
+def _done(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """It ends with this process, however that ends: who sees the command killed takes the store for one that nobody
+    changes any more."""
+    dying = dying_with_parent(signal.SIGKILL)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), preexec_fn=dying)
 
 
 class Progress:

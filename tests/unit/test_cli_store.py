@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -210,3 +213,24 @@ def test_discarding_and_accepting_the_loss(data: Path, capsys: pytest.CaptureFix
     assert "VOTER, term 5, no vote in terms up to 5" in capsys.readouterr().out
     assert run(["store", "repair", str(data), "--accept-loss"]) == 1
     assert "VOTER already" in capsys.readouterr().err
+
+
+def test_a_command_that_is_killed_leaves_nobody_who_changes_the_store(tmp_path: Path) -> None:
+    """Its work is done in a process of its own, which went on: numbers that a survivor's dry run said changed later."""
+    pid_file = tmp_path / "pid"
+    script = (
+        "import sys; from pathlib import Path; from app.commands import store\n"
+        "store.store_directory = lambda directory: directory\n"
+        "store.python = lambda *_: ['sh', '-c', 'echo $$ > $0.new; mv $0.new $0; exec sleep 60', sys.argv[1]]\n"
+        "store._decided(Path('.'), [], dry_run=False, as_json=False)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(pid_file)], cwd=Path(__file__).parents[2]) as command:
+        while not pid_file.exists():
+            assert command.poll() is None
+            time.sleep(0.02)
+        command.kill()
+    working = Path("/proc") / pid_file.read_text().strip()
+    until = time.monotonic() + 20
+    while working.exists() and "State:\tZ" not in (working / "status").read_text():
+        assert time.monotonic() < until, "it works on, and nobody sees it"
+        time.sleep(0.02)

@@ -80,7 +80,12 @@ async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: 
     timeout_s = (wait_ms or READ_WAIT_MS) / 1000 + GRACE_S
     try:
         [answer] = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s), 1)
-    except (EngineAway, EngineSilent, EngineRefused, BodyError) as error:
+    except EngineSilent as error:
+        text = (
+            f"{error}: the engine does not answer, or its state machine hangs or is slow; `quorumscope status` shows it"
+        )
+        raise Problem(503, "No answer in time", text, headers=RETRY) from None
+    except (EngineAway, EngineRefused, BodyError) as error:
         raise Problem(503, "The engine does not answer", str(error), headers=RETRY) from None
     if answer.code is ResponseCode.SUCCESS:
         return answer

@@ -14,7 +14,7 @@ import pytest
 
 from node.config import load
 from node.control.app import create_app
-from node.control.engine_link import EngineAway
+from node.control.engine_link import EngineAway, EngineSilent
 from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import HEAD_BYTES, Entry, Magic, pack_record
 from node.store.file_store import FileStore
@@ -149,6 +149,20 @@ def test_a_confirmed_read_that_fails_says_whose_doing_it_is(
     assert answer.status_code == status and says in answer.json()["detail"], answer.text
     assert answer.json()["code"] == int(code)
     assert ("quorum" in answer.text) == (code is not ResponseCode.DISK_ERROR)
+
+
+def test_a_question_without_an_answer_does_not_accuse_the_engine_alone(tmp_path: Path) -> None:
+    """The engine answers at once, and the state machine beside it hangs."""
+
+    async def request(_code: RequestCode, _pieces: list[bytes], timeout_s: float) -> bytes:
+        raise EngineSilent(f"no answer within {timeout_s:.0f} s")
+
+    async def asked(client: httpx2.AsyncClient) -> httpx2.Response:
+        return await client.post("/machine/query", json={"question": "ann"})
+
+    answer = with_plane(tmp_path, asked, request, **{"node.state_machine": "kv"})
+    assert (answer.status_code, answer.json()["title"]) == (503, "No answer in time")
+    assert "state machine" in answer.json()["detail"] and answer.headers["retry-after"] == "1"
 
 
 def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:

@@ -254,8 +254,7 @@ class DispatchedLog:
         """In a thread, while dispatch goes on: a slow disk must not hold up puts. Raises OSError of the last one."""
         if self._saving is not None and self._saving.done():
             saving, self._saving = self._saving, None
-            was_saved = self._was_saved(saving)  # whatever was dispatched meanwhile
-            self._is_saved = self._is_saved and was_saved
+            self._is_saved = self._was_saved(saving) and self._is_saved  # asked whatever was dispatched meanwhile
         due = not self._is_saved and self._loop.time() - self._saved_at >= SAVE_EVERY_S
         if due and self._saving is None and self.dispatcher is not None:
             state = self._state_to_save()

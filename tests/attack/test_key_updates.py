@@ -141,6 +141,7 @@ def healthy(port: int, tls: ssl.SSLContext) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_updates_of_the_key_without_end_are_ended_at_a_web_port(tmp_path: Path) -> None:
     """One connection that nobody knew kept everybody else from being answered, for as long as it went on."""
     rng = drawn("key updates")

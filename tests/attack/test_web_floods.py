@@ -213,6 +213,7 @@ def came_in(url: str) -> bool:
         return page(newcomer, "/healthz")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["console", "control plane"])
 def test_where_descriptors_are_few_pages_answer_through_a_flood(tmp_path: Path, where: str) -> None:
     """Of 300, strangers took all, and every page was an error: neither file nor database could be opened."""

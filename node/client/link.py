@@ -170,6 +170,7 @@ class MemberLink:
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):
                     await dial(connection, host, port, self._tls)
+                async with asyncio.timeout(DIAL_WITHIN_S):  # its own: far away, TLS alone is most of a dial's
                     await self._check_group(connection)
             except (OSError, TimeoutError, RemotingError, BodyError) as error:
                 connection.abort()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from node.client import Denied, LedgerClient, OutcomeUnknown, Unreachable
+from node.client import link as links_module
 from node.client.leader import find_leader
 from node.client.link import MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
@@ -103,6 +104,32 @@ def test_what_is_no_answer_to_whose_member_it_is_lets_nothing_be_sent(odd: dict[
         with pytest.raises(Unreachable):
             await client.append(b"for our group alone")
         assert member.appended == 0
+
+    run(story)
+
+
+def test_a_member_far_away_has_a_dials_time_for_the_answer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TLS a dial is three round trips; with this question in the same two seconds it was four."""
+    monkeypatch.setattr("node.client.link.DIAL_WITHIN_S", 1.0)
+    dial = links_module.dial
+
+    async def slowly(*given: Any) -> None:
+        await asyncio.sleep(0.7)
+        await dial(*given)
+
+    monkeypatch.setattr(links_module, "dial", slowly)
+
+    async def story(stack: AsyncExitStack) -> None:
+        member = await listening(stack, ScriptedMember("a"))
+        answer = member.answer
+
+        def later(connection: Connection, frame: Frame) -> None:
+            asyncio.get_running_loop().call_later(0.7, answer, connection, frame)
+
+        member.answer = later  # type: ignore[method-assign]
+        client = client_of(stack, a=member)
+        await client.append(b"x")
+        assert member.appended == 1
 
     run(story)
 

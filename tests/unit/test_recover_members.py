@@ -177,11 +177,18 @@ def test_only_a_whole_voter_goes_on_for_the_others(tmp_path: Path) -> None:
         recover(damaged, "n1")
 
 
-def test_the_same_token_again_is_another_recovery_and_refused(tmp_path: Path) -> None:
-    directory = survivor(tmp_path, "n0", 20)
-    recover(directory, "n0")
-    with pytest.raises(StoreRefused, match="majority of the voters"):
-        recover(directory, "n0")
+def test_the_same_again_says_that_it_is_done(tmp_path: Path) -> None:
+    alone = survivor(tmp_path, "n4", 20)
+    recover(alone, "n4")
+    newer, older = survivor(tmp_path, "n0", 20), survivor(tmp_path, "n3", 18)
+    kept = ("n0=5:3:59", "n3=5:3:53")
+    for directory in (newer, older):
+        recover(directory, *kept)
+    for directory, line in ((alone, ("n4",)), (newer, kept), (older, ("n0=5:3:59", "n3=6:3:53"))):
+        before = everything(directory)
+        with pytest.raises(StoreRefused, match=r"is done.*start this member"):
+            recover(directory, *line)
+        assert everything(directory) == before
 
 
 @pytest.mark.parametrize("ends", [StoreFull("no room"), RuntimeError("the power went")])

@@ -50,6 +50,7 @@ from node.store.repair.tools import (
 )
 
 COMMAND = "quorumscope store recover-members"
+START = "start this member with the configuration that it had, once all survivors are done"
 BORN = "Of those at the birth this store knows whom it met as a voter: --peers names them all"
 
 
@@ -172,6 +173,9 @@ class Plan:
         stated = dict(parse_survivor(text) for text in wanted.kept)
         if len(stated) < len(wanted.kept):
             raise StoreRefused("--keep names a member twice")
+        if self.members.ended and stated.keys() == self.members.ids:
+            named = ", ".join(sorted(stated))
+            raise StoreRefused(f"that is done here: by {self.said_at} the group is {named}; {START}")
         if self.self_id not in stated:
             raise StoreRefused(f"this is {self.self_id}'s store: --keep {self.self_id} belongs to it")
         strangers = sorted(stated.keys() - self.members.ids)
@@ -279,8 +283,12 @@ class Plan:
     def carry_out(self, report: Report, platform: Platform) -> None:
         store, known = self.store, self.hard
         group_id = group_id_of(self.token, self.identity.group) if self.token else platform.new_id()
-        if group_id == known.group_id or group_id in self.members.ended:
-            raise StoreRefused("the group has or had the id that this token makes: give another --group-token")
+        if group_id == known.group_id:
+            raise StoreRefused(
+                f"the group has the id that this token makes: if this is the same again, it is done; {START}"
+            )
+        if group_id in self.members.ended:
+            raise StoreRefused("the group had the id that this token makes: give another --group-token")
         kept = {one.member_id for one in self.kept}
         state = replace(
             known, term=self.term, voted_for=None, vote_floor=self.term, marks_from=self.term + 1, group_id=group_id,

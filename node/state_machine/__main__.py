@@ -5,6 +5,7 @@ FD is one end of a pair of sockets; its engine holds the other. Nothing here is 
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -36,4 +37,8 @@ def _with_a_low_number(number: int) -> socket.socket:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(
+        code
+    )  # whatever threads the state machine left: the interpreter would wait for them, and the engine for it

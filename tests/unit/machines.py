@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from node.state_machine import BadQuestion, Command, StateMachine
@@ -42,6 +43,17 @@ class Journal(StateMachine):
         if question != b"all":
             raise BadQuestion(f"{question!r} is no question")
         return b" ".join(body or b"tick" for _, body in self.lines)
+
+
+class Threaded(Journal):
+    """Has a thread that nobody ends; its answer to `wrong` is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        threading.Thread(target=threading.Event().wait).start()
+
+    def query(self, question: bytes) -> bytes | None:
+        return "a text" if question == b"wrong" else super().query(question)  # type: ignore[return-value]
 
 
 class Broken(StateMachine):

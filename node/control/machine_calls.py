@@ -31,6 +31,7 @@ WRITE_TIMEOUT_S: Final = 10.0
 READ_WAIT_MS: Final = 5000
 GRACE_S: Final = 2.0
 RETRY: Final = {"retry-after": "1"}
+NO_ANSWER_YET: Final = "The state machine has no answer yet; `wait_ms` says for how long a question may wait for one."
 
 
 class Carried(NamedTuple):
@@ -93,7 +94,8 @@ async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: 
         return None
     if answer.code is ResponseCode.UNEXPECTED_ARGUMENT:
         raise Problem(422, "Invalid request", f"question: {answer.text}", code=int(answer.code))
-    text = answer.text or "The quorum could not confirm the read; try again."
+    timed_out = answer.code is ResponseCode.TIMEOUT  # and nothing said why: it was the state machine that waited
+    text = answer.text or (NO_ANSWER_YET if timed_out else "The quorum could not confirm the read; try again.")
     raise Problem(503, "Not now", text, headers=RETRY, code=int(answer.code))
 
 

@@ -21,6 +21,7 @@ from node.store.file_store import FileStore
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import TruncationRecord
 from node.store.reader import SegmentInfo, StoreReader
+from node.transport.machine_frames import encode_question_answer
 from node.transport.slab_frames import ReadAnswer, ReadMode, decode_read, encode_read_answer
 
 Work = Callable[[httpx2.AsyncClient], Awaitable[Any]]
@@ -163,6 +164,17 @@ def test_a_question_without_an_answer_does_not_accuse_the_engine_alone(tmp_path:
     answer = with_plane(tmp_path, asked, request, **{"node.state_machine": "kv"})
     assert (answer.status_code, answer.json()["title"]) == (503, "No answer in time")
     assert "state machine" in answer.json()["detail"] and answer.headers["retry-after"] == "1"
+
+
+def test_a_state_machine_without_an_answer_yet_is_no_quorum_that_is_missing(tmp_path: Path) -> None:
+    async def request(_code: RequestCode, _pieces: list[bytes], _timeout_s: float) -> bytes:
+        return b"".join(encode_question_answer([(ResponseCode.TIMEOUT, -1, b"")]))
+
+    async def asked(client: httpx2.AsyncClient) -> httpx2.Response:
+        return await client.post("/machine/query", json={"question": "ann"})
+
+    answer = with_plane(tmp_path, asked, request, **{"node.state_machine": "kv"})
+    assert answer.status_code == 503 and "quorum" not in answer.text and "`wait_ms`" in answer.json()["detail"]
 
 
 def test_a_range_of_another_logs_file_begins_again(tmp_path: Path) -> None:

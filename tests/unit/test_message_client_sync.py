@@ -86,9 +86,10 @@ def test_nobody_there_is_said_within_the_deadline() -> None:
 def test_a_blocking_client_that_is_asked_in_its_own_callback_says_so() -> None:
     """It waited for itself, and so did whoever closed it."""
     found: list[str] = []
-    called = threading.Event()
+    made, called = threading.Event(), threading.Event()
 
     def give_up(_why: str) -> None:
+        assert made.wait(20.0)  # its own thread may be quicker than whoever makes it
         for ask in (lambda: consumer.receive(0), consumer.close):
             try:
                 ask()
@@ -97,6 +98,7 @@ def test_a_blocking_client_that_is_asked_in_its_own_callback_says_so() -> None:
         called.set()
 
     consumer = MessageConsumerSync([f"127.0.0.1:{free_ports(1)[0]}"], "G", "T", report=lambda why: give_up(why))
+    made.set()
     assert called.wait(20.0)
     closing = threading.Thread(target=consumer.close, daemon=True)
     closing.start()

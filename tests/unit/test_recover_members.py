@@ -294,15 +294,21 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 RECOVERED = GroupMembers({"n0": ""}, ended=(OLD_ID,), removed={"n1": "s1"})
 
 
-def test_the_survivors_refuse_the_old_id_and_say_that_the_group_went_on() -> None:
-    body = RECOVERED.body("x").decode()
+def survivor_asked_by(node_id: str, named: GroupMembers) -> tuple[Solo, Hello]:
+    """n0, whose log ends with that configuration, and its answer to a HELLO with the group's old id: it ended."""
+    body = named.body("x").decode()
     store = store_of((1,), group_id=NEW_ID)
     store.append_as_leader([body.encode()], 2, Magic.CONFIG_CHANGE)
     store.save_hard_state(replace(store.hard_state, configurations=((1, body),)))
     solo = Solo(store, connect=False)
-    sent = solo.receive("n1", solo.hello_of("n1", answer=False, group_id=OLD_ID))
+    sent = solo.receive(node_id, solo.hello_of(node_id, answer=False, group_id=OLD_ID))
     (answer,) = [message for _to, message in sent if isinstance(message, Hello)]
     assert (answer.code, answer.ended) == (ResponseCode.UNKNOWN_GROUP, True)
+    return solo, answer
+
+
+def test_the_survivors_refuse_the_old_id_and_say_that_the_group_went_on() -> None:
+    solo, answer = survivor_asked_by("n1", RECOVERED)
     assert "went on without n1" in str(answer.detail)
     ((_to, other),) = solo.receive("n1", solo.hello_of("n1", answer=False, group_id="1" * 32))
     assert isinstance(other, Hello) and (other.code, other.ended) == (ResponseCode.UNKNOWN_GROUP, False)
@@ -313,14 +319,7 @@ def test_the_survivors_refuse_the_old_id_and_say_that_the_group_went_on() -> Non
 
 
 def test_a_survivor_that_was_not_given_the_command_is_not_to_be_emptied() -> None:
-    body = replace(RECOVERED, voters={"n0": "", "n2": ""}).body("x").decode()
-    store = store_of((1,), group_id=NEW_ID)
-    store.append_as_leader([body.encode()], 2, Magic.CONFIG_CHANGE)
-    store.save_hard_state(replace(store.hard_state, configurations=((1, body),)))
-    solo = Solo(store, connect=False)
-    sent = solo.receive("n2", solo.hello_of("n2", answer=False, group_id=OLD_ID))
-    (answer,) = [message for _to, message in sent if isinstance(message, Hello)]
-    assert (answer.code, answer.ended) == (ResponseCode.UNKNOWN_GROUP, True)
+    _, answer = survivor_asked_by("n2", replace(RECOVERED, voters={"n0": "", "n2": ""}))
     said = str(answer.detail)
     assert "n2 is one of its members: keep its directory" in said and "recover-members` that n0 was given" in said
     assert "empty" not in said

@@ -124,22 +124,30 @@ def test_memory_that_can_be_written_to_is_taken_as_it_is_now() -> None:
     against(counting(), work)
 
 
+async def used_client() -> tuple[LedgerClient, Member]:
+    """One that belongs to this loop: it has appended here."""
+    member = Member(counting())
+    client = LedgerClient(await member.start(), deadline_s=5.0)
+    await client.append(b"x")
+    return client, member
+
+
+async def left_client() -> LedgerClient:
+    """The same, and its member listens no more."""
+    client, member = await used_client()
+    member.server.close()
+    return client
+
+
 def test_a_client_of_another_loop_says_so() -> None:
     """Where a loop ended, or in another thread's."""
-    made: list[LedgerClient] = []
-
-    async def first() -> None:
-        member = Member(counting())
-        made.append(LedgerClient(await member.start(), deadline_s=5.0))
-        await made[0].append(b"x")
-        member.server.close()
+    client = asyncio.run(left_client())
 
     async def second() -> None:
-        for call in (made[0].append(b"x"), made[0].read(0, 1), made[0].state("n0")):
+        for call in (client.append(b"x"), client.read(0, 1), client.state("n0")):
             with pytest.raises(WrongLoop, match="make another one here"):
                 await asyncio.wait_for(call, WITHIN_S)
 
-    asyncio.run(first())
     asyncio.run(second())
 
 
@@ -188,19 +196,13 @@ def test_a_forked_process_neither_uses_nor_closes_its_parents_connections() -> N
     have forgot the parent's connections once the child had closed them."""
     loop = asyncio.new_event_loop()
 
-    async def begin() -> tuple[LedgerClient, Member]:
-        member = Member(counting())
-        client = LedgerClient(await member.start(), deadline_s=5.0)
-        await client.append(b"x")
-        return client, member
-
     async def end() -> None:
         assert (await client.append(b"z")).first_index == 1
         assert [body for bodies in member.appends for body in bodies] == [b"x", b"z"]
         await client.close()
         member.server.close()
 
-    client, member = loop.run_until_complete(begin())
+    client, member = loop.run_until_complete(used_client())
     for call in (lambda: client.append(b"y"), lambda: client.read(0, 1), lambda: client.state("n0"), client.close):
         for run in (loop.run_until_complete, asyncio.run):
             said = in_a_fork(lambda run=run, call=call: run(asyncio.wait_for(call(), WITHIN_S / 4)))  # type: ignore[misc]
@@ -210,20 +212,13 @@ def test_a_forked_process_neither_uses_nor_closes_its_parents_connections() -> N
 
 
 def test_a_client_whose_loop_is_over_is_not_closed_in_another() -> None:
-    made: list[LedgerClient] = []
-
-    async def first() -> None:
-        member = Member(counting())
-        made.append(LedgerClient(await member.start(), deadline_s=5.0))
-        await made[0].append(b"x")
-        member.server.close()
+    client = asyncio.run(left_client())
 
     async def close() -> None:
-        await made[0].close()
+        await client.close()
 
-    asyncio.run(first())
     with pytest.raises(WrongLoop):
         asyncio.run(close())
     with pytest.raises(WrongLoop):
-        made[0].submit(b"x")  # without any loop
+        client.submit(b"x")  # without any loop
     asyncio.run(LedgerClient("n0-127.0.0.1:1").close())  # no call has chosen a loop yet

@@ -60,6 +60,11 @@ class Machine(Applier, Protocol):
     """An applier that answers questions from what it applied."""
 
     @property
+    def time_ms(self) -> int:
+        """The log time of what it applied last; 0: none is known."""
+        ...
+
+    @property
     def wake_at_ms(self) -> int | None:
         """From which log time on it wants an entry, also where no client appends; None: it wants none."""
         ...

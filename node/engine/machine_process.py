@@ -131,6 +131,7 @@ class MachineProcess:
         self._damage_known: Callable[[bool], None] = lambda _: None
         self._tasks = Background(lambda _name, error: note("state_machine", "error", {"reason": reason_of(error)}))
         self._process: asyncio.subprocess.Process | None = None
+        self.time_ms = 0  # log time, of what was applied last
         self.wake_at_ms: int | None = None  # from which log time on an entry is wanted
         self.saved_index = -1
 
@@ -293,7 +294,7 @@ class MachineProcess:
             self._answered(frames.read_answer(body))
         elif kind is Kind.STANDS:
             stands = frames.read_stands(body)
-            self.wake_at_ms = stands.wake_at_ms
+            self.time_ms, self.wake_at_ms = stands.time_ms, stands.wake_at_ms
             self._note_saved(stands.saved_index)
             if not self._life:
                 self._unsaved(None)  # of another process
@@ -324,7 +325,7 @@ class MachineProcess:
             raise frames.FrameError(f"applied up to {done.upto_index} of {batch.first_index}..{batch.last_index}")
         if len(done.results) not in (0, done.upto_index - batch.first_index + 1):
             raise frames.FrameError(f"{len(done.results)} results up to {done.upto_index}")
-        self.wake_at_ms = done.wake_at_ms
+        self.time_ms, self.wake_at_ms = done.time_ms, done.wake_at_ms
         reports.applied(done.life, done.upto_index, done.results, done.error)
 
     def _answered(self, answer: AnswerFrame) -> None:

@@ -141,7 +141,7 @@ class MachineRequests:
         member = self._driver.replica.member
         if member.term != self._clock_of_term:  # another leader's entries may have come since
             self._clock_of_term = member.term
-            self._clock.begin(member.last_time.milliseconds())
+            self._clock.learn(max(member.last_time.milliseconds(), self._machine.time_ms))
         return self._clock.now_ms()
 
     # --- questions ------------------------------------------------------------------------------------------------
@@ -216,6 +216,7 @@ class MachineRequests:
     def _look(self) -> None:
         """A leader whose state machine waits for a time that has come adds an entry that says so."""
         self.start()
+        self._clock.learn(self._machine.time_ms)  # whoever leads next goes on from there
         wake = self._machine.wake_at_ms
         if wake is not None and self._driver.replica.role is Role.LEADER and self._log_time_ms() >= wake:
             self._tick(lambda: None)

@@ -22,8 +22,8 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024  # a report's results and a frame's an
 _HEAD: Final = struct.Struct(">IB")
 _BATCH: Final = struct.Struct(">qqqB")
 _QUESTION: Final = struct.Struct(">QqII")
-_STANDS: Final = struct.Struct(">qqqqq")
-_APPLIED: Final = struct.Struct(">qqqI")
+_STANDS: Final = struct.Struct(">qqqqqq")
+_APPLIED: Final = struct.Struct(">qqqqI")
 _ANSWERS: Final = struct.Struct(">QI")
 _SAVED: Final = struct.Struct(">q?")
 _LIFE: Final = struct.Struct(">q")
@@ -76,12 +76,13 @@ class QuestionFrame(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StandsFrame:
-    """Where it stands, and the newest snapshot; -1: none."""
+    """Where it stands, and the newest snapshot; -1: none. `time_ms`: the log's, there."""
 
     index: int
     term: int | None
     chain: int | None
     saved_index: int
+    time_ms: int
     wake_at_ms: int | None
 
 
@@ -90,6 +91,7 @@ class AppliedFrame(NamedTuple):
 
     life: int
     upto_index: int
+    time_ms: int
     wake_at_ms: int | None
     error: str
     results: Sequence[bytes | None]
@@ -196,18 +198,18 @@ def _number(value: int | None) -> int:
 
 def stands(one: StandsFrame) -> list[BytesLike]:
     marks = one.index, _number(one.term), _number(one.chain)
-    packed = _STANDS.pack(*marks, one.saved_index, _number(one.wake_at_ms))
+    packed = _STANDS.pack(*marks, one.saved_index, one.time_ms, _number(one.wake_at_ms))
     return frame(Kind.STANDS, packed)
 
 
 def read_stands(body: memoryview) -> StandsFrame:
-    index, term, chain, saved_index, wake_at_ms = _STANDS.unpack_from(body)
-    return StandsFrame(index, _or_none(term), _or_none(chain), saved_index, _or_none(wake_at_ms))
+    index, term, chain, saved_index, time_ms, wake_at_ms = _STANDS.unpack_from(body)
+    return StandsFrame(index, _or_none(term), _or_none(chain), saved_index, time_ms, _or_none(wake_at_ms))
 
 
 def applied(one: AppliedFrame) -> list[BytesLike]:
     error = one.error.encode()
-    packed = _APPLIED.pack(one.life, one.upto_index, _number(one.wake_at_ms), len(error))
+    packed = _APPLIED.pack(one.life, one.upto_index, one.time_ms, _number(one.wake_at_ms), len(error))
     results = one.results
     if type(results) is PackedBodies:
         lengths = _LENGTH.pack(len(results)) + results.lengths.astype(">u4").tobytes()
@@ -218,20 +220,20 @@ def applied(one: AppliedFrame) -> list[BytesLike]:
 
 
 def read_applied(body: memoryview) -> AppliedFrame:
-    life, upto_index, wake_at_ms, error_bytes = _APPLIED.unpack_from(body)
+    life, upto_index, time_ms, wake_at_ms, error_bytes = _APPLIED.unpack_from(body)
     at = _APPLIED.size + error_bytes
-    error = bytes(body[_APPLIED.size : at]).decode(errors="replace")
+    error, wake = bytes(body[_APPLIED.size : at]).decode(errors="replace"), _or_none(wake_at_ms)
     (count,) = _LENGTH.unpack_from(body, at)
     lengths = np.frombuffer(body, ">u4", count, at + 4).astype(np.int64)
     at += 4 + 4 * count
     if count >= PACKED_FROM and int(lengths.max()) != _NOT_KEPT:
-        return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, PackedBodies(body, at, lengths))
+        return AppliedFrame(life, upto_index, time_ms, wake, error, PackedBodies(body, at, lengths))
     results: list[bytes | None] = []
     for length in lengths.tolist():
         kept = length if length != _NOT_KEPT else 0
         results.append(bytes(body[at : at + kept]) if length != _NOT_KEPT else None)
         at += kept
-    return AppliedFrame(life, upto_index, _or_none(wake_at_ms), error, results)
+    return AppliedFrame(life, upto_index, time_ms, wake, error, results)
 
 
 def answer(one: AnswerFrame) -> list[BytesLike]:

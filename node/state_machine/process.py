@@ -172,8 +172,8 @@ class Process:
         report = self._caller.apply(one.first_index, one.last_index, one.records)
         self._unsaved_bytes += len(one.records)
         results = report.results if one.results_wanted else []
-        wake = self._caller.wake_at_ms()
-        self._out += frames.applied(AppliedFrame(one.life, report.upto_index, wake, report.error, results))
+        times_ms = self._caller.time_ms, self._caller.wake_at_ms()
+        self._out += frames.applied(AppliedFrame(one.life, report.upto_index, *times_ms, report.error, results))
         self._caller.answer_waiting(time.monotonic_ns(), WAITING_AT_ONCE)
 
     def _up_to_a_save(self, one: BatchFrame) -> BatchFrame:
@@ -192,7 +192,8 @@ class Process:
         self._stood += 1
         caller = self._caller
         term = caller.term if caller.at >= 0 else None
-        self._out += frames.stands(StandsFrame(caller.at, term, caller.chain, self._saved_index, caller.wake_at_ms()))
+        times_ms = caller.time_ms, caller.wake_at_ms()
+        self._out += frames.stands(StandsFrame(caller.at, term, caller.chain, self._saved_index, *times_ms))
 
     # --- snapshots ------------------------------------------------------------------------------------------------
     def _load(self) -> bool:

@@ -31,6 +31,10 @@ class Inside:
         self.restarts = 0
 
     @property
+    def time_ms(self) -> int:
+        return self.caller.time_ms
+
+    @property
     def wake_at_ms(self) -> int | None:
         return self.caller.wake_at_ms()
 

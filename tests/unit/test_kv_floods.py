@@ -221,7 +221,7 @@ def test_what_waits_is_asked_for_in_turns_and_nobody_is_left_out() -> None:
 def test_reports_and_long_frames_come_through_in_any_parts() -> None:
     rng = random.Random(10)
     results = [None if rng.random() < 0.3 else rng.randbytes(rng.choice([0, 3, 200_000])) for _ in range(30)]
-    sent = b"".join(frames.applied(AppliedFrame(3, 40, None, "", results)) + frames.life(7)) * 2
+    sent = b"".join(frames.applied(AppliedFrame(3, 40, 7, None, "", results)) + frames.life(7)) * 2
     reader, found, at = FrameReader(), [], 0
     while at < len(sent):
         part = sent[at : at + rng.randrange(1, 300_000)]

@@ -44,11 +44,30 @@ def test_behind_a_clock_that_was_set_back_it_goes_on_and_ends_in_step_with_it() 
     assert clock.now_ms() == 1_002_001
 
 
-def test_it_begins_no_earlier_than_the_log_ends() -> None:
+def test_it_goes_on_from_the_time_that_the_log_has_come_to() -> None:
     clocks = Clocks()
     clock = clocks.log_clock()
-    clock.begin(500)
+    clock.learn(500)
     assert clock.now_ms() == 1_000_000
-    clock.begin(2_000_000)
+    clock.learn(2_000_000)
     clocks.pass_ms(250)
     assert clock.now_ms() == 2_000_250
+
+
+def test_what_passed_since_the_log_came_to_its_time_counts_once_this_member_leads() -> None:
+    """However often leadership moves: a key that is to last ten seconds would last ten more behind each leader."""
+    clocks = Clocks()
+    clock = clocks.log_clock()
+    for _ in range(100):
+        clock.learn(2_000_000)  # of one entry, again and again, as a follower does
+        clocks.pass_ms(100)
+    assert clock.now_ms() == 2_010_000
+
+
+def test_a_follower_whose_own_clock_is_ahead_for_a_while_learns_nothing_of_that() -> None:
+    clocks = Clocks(wall_ms=86_400_000)
+    clock = clocks.log_clock()
+    clock.learn(1_000_000)
+    clocks.pass_ms(100, wall_ms=-85_400_000)
+    clock.learn(1_000_000)
+    assert clock.now_ms() == 1_000_100

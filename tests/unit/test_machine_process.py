@@ -97,9 +97,10 @@ def test_a_process_that_is_killed_starts_again_where_it_stood_and_the_engine_goe
         assert (index > answered.first_index, error) == (True, "")
         assert snapshots.newest_index(tmp_path) == index
         await client.command(b"c")
-        before = pid_of(machine)
+        before, time_ms = pid_of(machine), machine.time_ms
         os.kill(before, signal.SIGKILL)
         assert await all_of(client) == b"a b c"
+        assert machine.time_ms == time_ms > 0
         assert list((await client.command(b"d")).results) == [b"d:4"]
         assert pid_of(machine) != before
         assert (engine.replica.role, engine.replica.term, alarms(engine)) == (Role.LEADER, term, {})

@@ -34,6 +34,7 @@ class Engine:
         self.proposals = self
         self.proposed: list[Proposal] = []
         self.asked: list[tuple[int, int]] = []  # of the state machine: least index, wait
+        self.time_ms = 0  # the state machine's
         self.wake_at_ms: int | None = None
         self.confirmed = ReadOutcome(ResponseCode.SUCCESS, 7, 1)
 
@@ -76,7 +77,7 @@ def requests_of(engine: Engine, clock_ms: Iterator[int] = iter(()), steady_ns: C
 
 def test_a_stamp_is_never_before_the_one_before_it() -> None:
     engine = Engine()
-    requests = requests_of(engine, iter([1000, 1000, 900, 1100]))
+    requests = requests_of(engine, iter([1000, 900, 1100]))
     for _ in range(3):
         body = b"".join(encode_append(AppendRequest([b"x"])))
         requests.command(Peer(), Frame(RequestCode.COMMAND, 1, body))
@@ -105,6 +106,38 @@ def test_time_goes_on_behind_a_former_leader_whose_clock_was_ahead() -> None:
         requests.stop()
 
     asyncio.run(work())
+
+
+def test_what_passed_before_it_led_counts_where_the_clock_of_the_leader_before_was_ahead() -> None:
+    """It followed, and applied the last entry, nine seconds ago: one that lasts ten is over in one."""
+
+    async def work() -> None:
+        engine, steady_ns = Engine(), 0
+        requests = requests_of(engine, repeat(5), lambda: steady_ns)
+        engine.replica.role, engine.time_ms, engine.last_ms = Role.FOLLOWER, 86_400_000, 86_400_000
+        engine.wake_at_ms = 86_410_000
+        for _ in range(91):  # as it looks all the time
+            requests._look()
+            steady_ns += 100_000_000
+        engine.replica.role, engine.replica.member.term = Role.LEADER, 2
+        requests._look()
+        assert not engine.proposed
+        steady_ns = 10_000_000_000
+        requests._look()
+        (tick,) = engine.proposed
+        assert HEAD.unpack_from(bytes(tick.bodies[0])) == (Type.TICK, 86_410_000)
+        requests.stop()
+
+    asyncio.run(work())
+
+
+def test_a_leader_whose_log_begins_behind_a_snapshot_goes_on_from_the_time_of_that() -> None:
+    """Its log says nothing. Stamps of its own clock, which is behind, would stand still for the state machine."""
+    engine = Engine()
+    engine.time_ms = 86_400_000
+    requests = requests_of(engine, repeat(5))
+    requests.command(Peer(), Frame(RequestCode.COMMAND, 1, b"".join(encode_append(AppendRequest([b"x"])))))
+    assert HEAD.unpack_from(bytes(engine.proposed[0].bodies[0])) == (Type.COMMAND, 86_400_000)
 
 
 def test_a_leader_whose_state_is_not_of_its_log_takes_no_command() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -107,3 +108,38 @@ def test_each_phase_has_its_verdict_at_the_end(
     assert prove.main([*words, "--clean", "3"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "NOT ok" in lines[-2] and lines[-1].startswith("NOT proved in ")
+
+
+@pytest.mark.parametrize(("sound", "code"), [(True, 0), (False, 1)])
+def test_real_processes_run_beside_the_worlds_and_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sound: bool, code: int
+) -> None:
+    worlds_ran = Event()
+
+    def processes() -> bool:
+        assert worlds_ran.wait(timeout=60)
+        return sound
+
+    def worlds(*_names: object, **_options: object) -> list[prove.Worlds]:
+        worlds_ran.set()
+        return []
+
+    monkeypatch.setattr(prove, "_processes", processes)
+    monkeypatch.setattr(prove, "prove_worlds", worlds)
+    monkeypatch.setattr(prove, "prove_mutants", lambda *_names, **_options: [])
+    monkeypatch.setattr(prove, "_campaign", lambda *_seeds: True)
+    monkeypatch.setattr(prove, "_properties", lambda _options: True)
+    assert prove.main([]) == code
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-3:-1]] == [
+        ["their", "worlds"], ["real", "processes"]
+    ]  # fmt: skip
+
+
+def test_real_processes_that_cannot_be_run_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> bool:
+        raise OSError("no interpreter")
+
+    monkeypatch.setattr(prove, "_processes", broken)
+    monkeypatch.setattr(prove, "_properties", lambda _options: True)
+    with pytest.raises(OSError, match="no interpreter"):
+        prove.main(["--no-mutants", "--seeds", "0"])

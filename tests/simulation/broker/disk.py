@@ -45,9 +45,13 @@ class BrokerDisk(MessageDisk):
         super().__init__(own)
         self._engines, self._log = engines, log
         self._owned = log.parent / COMMIT_LOG
+        self._places = {str(one) for one in (self._log, self._owned)}
+        self._below = tuple(f"{one}/" for one in self._places)
 
     def _is_log(self, path: Path) -> bool:
-        return bool({self._log, self._owned} & {path, *path.parents})
+        """Asked with every access: as text, which a path keeps, and not by paths made of its parents."""
+        text = str(path)
+        return text in self._places or text.startswith(self._below)
 
     def int32_table(self, path: Path, offset: int, count: int) -> npt.NDArray[Any]:
         table: Any = Table(self, path, offset, count)

@@ -154,11 +154,14 @@ class Membership:
             self._member.send(sender, ended_groups.with_verdict(self._member, hello, answer))
 
     def _met_or_gone(self, sender: str, hello: Hello, now: int) -> None:
-        """A member speaks: nobody else stands at its address; while the secret is introduced it may have none yet."""
+        """A member speaks, and answers at its address or has; while the secret is introduced it may have none yet.
+
+        One that connects to us says nothing of its address: with two exchanged in our configuration both reach us.
+        """
         if self._member.config.proof_wanted and not hello.proven:
             text = f'{sender} is let in without proving the members\' secret, because secret is "optional"'
             self.strangers.met(sender, Stranger.UNPROVEN, text, now)
-        else:
+        elif hello.answer or self._peers.of[sender].connected:
             self.stranger_gone(sender, now)
 
     def _judge_stores(self, sender: str, hello: Hello, now: int) -> tuple[ResponseCode, str | None]:

@@ -4,9 +4,9 @@ Its kind is decided per connection that this member dialled, by what it said: RE
 HELLO is a plain DLedger process, a refusal is a member that does not take us (or, of one that says so, not any
 more: SAFETY M5), a HELLO without the proof that is asked
 for is unproven (SAFETY C11), anything else is foreign. Silence says nothing. Who merely connects *to* us
-raises no alarm.
+raises no alarm, and ends none.
 
-Invariants: at most one such alarm stands per peer, and none once nobody listens at its address or its HELLO was taken.
+Invariants: at most one such alarm stands per peer, and none once nobody listens at its address or it answers there.
 Only a group that is still forming gives up over a plain process; an established one goes on without it.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from node.engine.engine import Engine
 from node.store.memory_store import MemoryStore
 from node.transport.connection import Connection, dial
 from tests.ports import free_ports
+from tests.unit.engine_kit import running, until
 
 
 def connected(engine: Engine, peer_id: str) -> bool:
@@ -56,3 +58,33 @@ def test_a_dialler_outlives_what_nobody_foresaw(tmp_path: Path, monkeypatch: pyt
 
     asyncio.run(both())
     assert not troubles
+
+
+def test_an_alarm_about_exchanged_addresses_stands_while_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both members reach this one, and open their connections anew whenever it hangs up on them."""
+    ports = free_ports(3)
+    dialled: Counter[int] = Counter()
+    monkeypatch.setattr(dialler, "REDIAL_S_MAX", 0.5)
+
+    async def counted(connection: Connection, host: str, port: int, tls: Any = None) -> None:
+        dialled[port] += 1
+        await dial(connection, host, port, tls)
+
+    def engine_of(name: str, first: int, second: int, third: int) -> Engine:
+        peers = f"n0-127.0.0.1:{ports[first]};n1-127.0.0.1:{ports[second]};n2-127.0.0.1:{ports[third]}"
+        settings = load({"node.id": name, "peers": peers, "node.data": str(tmp_path / name)}, None, {})
+        return Engine(settings, MemoryStore(store_id=name))
+
+    async def all_three() -> None:
+        wrong = engine_of("n0", 0, 2, 1)
+        async with running([wrong, engine_of("n1", 0, 1, 2), engine_of("n2", 0, 1, 2)]):
+            stand = wrong.replica.member.alarms
+            await until(lambda: {("hello_refused", "n1"), ("hello_refused", "n2")} <= set(stand))
+            monkeypatch.setattr(dialler, "dial", counted)
+            await until(lambda: dialled[ports[0]] >= 6)
+            told = [one for one in wrong.events.since(None).items or () if one.kind == "alarm_cleared"]
+            assert [one.detail for one in told if (one.detail or {}).get("code") == "hello_refused"] == []
+
+    asyncio.run(all_three())

@@ -40,6 +40,27 @@ def test_a_member_that_comes_back_ends_it_too_and_only_its_own() -> None:
     assert alarms(solo) == [("plain_member", "n1")]
 
 
+def test_a_member_that_connects_to_us_says_nothing_of_what_answers_at_its_address() -> None:
+    """Two addresses of our configuration were exchanged: each answers in the other's place, and both reach us."""
+    solo = Solo(store_of((1,)), connect=False)
+    for _ in range(3):
+        solo.receive("n2", solo.hello_of("n1"))
+        solo.receive("n2", solo.hello_of("n2", answer=False))
+    assert alarms(solo) == [("hello_refused", "n2")]
+    assert [kind for kind, _ in solo.events if kind.startswith("alarm")] == ["alarm"]
+    solo.receive("n2", solo.hello_of("n2"))
+    assert alarms(solo) == []
+
+
+def test_a_member_whose_connection_stands_ends_it_by_whatever_it_says() -> None:
+    """Its word was refused while settings were changed, say, and it introduces itself again."""
+    solo = Solo(store_of((1,)))
+    solo.receive("n2", solo.hello_of("n2", index_file_size=1))
+    assert alarms(solo) == [("hello_refused", "n2")]
+    solo.receive("n2", solo.hello_of("n2", answer=False))
+    assert alarms(solo) == []
+
+
 def test_what_is_said_last_is_what_stands() -> None:
     solo = Solo(store_of((1,)))
     for kind in (Stranger.PLAIN, Stranger.FOREIGN, Stranger.REFUSING):

@@ -46,7 +46,7 @@ from node.store.file_store import FileStore
 from node.store.files.data_lock import DataLock
 from node.store.files.identity import Base
 from node.store.files.platform import OS, Platform
-from node.unwritable import why_denied
+from node.unwritable import why_denied, why_gone
 
 EXIT_CRASHED: Final = 1
 EXIT_REFUSED: Final = 3
@@ -211,6 +211,8 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     finally:
         collector.stop()
         process.close()
+    if code and not store.is_in_place():  # whatever it met then: a start would make another, empty one there
+        return say(EXIT_REFUSED, f"the engine ended: {engine.reason}: {why_gone(settings.store_directory)}", data, log)
     if code:
         return say(code, f"the engine ended: {engine.reason}", data, log)
     return 0

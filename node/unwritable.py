@@ -1,4 +1,4 @@
-"""A data directory to which nothing may be written: no engine runs there, and none can leave a note why."""
+"""A data directory that cannot be written to, or is gone: no engine runs there, and none can leave a note why."""
 
 from __future__ import annotations
 
@@ -17,4 +17,14 @@ def why_denied(data: Path) -> str:
         f"user {os.getuid()} cannot write to {data}: give it that directory with all that is in it (chown -R), or mount"
         " its file system read-write (one that met errors is mounted read-only by the system: look into its log first);"
         " then start the node again"
+    )
+
+
+def why_gone(directory: Path) -> str:
+    """What to do where a directory was taken from under its engine: removed, renamed, replaced, or with its disk."""
+    return (
+        f"{directory} was removed, renamed or replaced, or its disk taken away, so nothing more is confirmed here: put"
+        " it back as it was (rename it back, mount the disk), then start the node again, and nothing is lost; where it"
+        " is lost, start the node without --init while the other members hold the log: it comes back without a vote,"
+        " and its leader brings it all of the log"
     )

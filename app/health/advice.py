@@ -288,8 +288,7 @@ ADVICE: Final[dict[str, Advice]] = {
         "a-clock-is-wrong",
     ),
     "directory_gone": Advice(
-        "{node} goes on with the files that it has open, and confirms entries; those files have no name any more, and"
-        " end with its process",
+        "the files that {node} has open have no name any more, and end with its process",
         "see on {where} whether that disk is mounted, and who removed or moved the directory; then end {node} and start"
         " it as it was before, without --init: it comes back without a vote, and its leader brings it all of the log."
         " One member at a time; where several say this, copy the entries out first (docs). It is well when this ends"

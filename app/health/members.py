@@ -189,8 +189,8 @@ def disk_low(facts: Facts) -> Iterator[Finding]:
 
 
 def directory_gone(facts: Facts) -> Iterator[Finding]:
-    """An engine goes on with the files that it has open when their directory is removed, or its disk taken away: it
-    confirms entries that end with its process. All that it notices is that it cannot look at its disk any more."""
+    """Its engine ends within a second; one of an older release goes on with the files that it has open, and confirms
+    entries that end with its process. It says no more than that it cannot look at its disk any more."""
     gone = {one.id: reason for one in facts.members if (reason := unseen_disk(one))}
     lasting = [one for one in facts.members if not one.is_learner and one.id not in gone]
     severity = ATTENTION if len(lasting) >= facts.view.quorum.needed else CRITICAL

@@ -17,7 +17,7 @@ from node.config import Settings
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
 from node.protocol.codes import RequestCode
-from node.unwritable import is_unwritable, why_denied
+from node.unwritable import is_unwritable, why_denied, why_gone
 from node.views.base import AnswerView, UnknownView
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
@@ -197,6 +197,8 @@ class Snapshots:
             return str(tried)
         if is_unwritable(data):  # what stands there is from before
             return why_denied(data)
+        if not data.exists():  # nor the word that its engine left
+            return why_gone(data)
         try:
             note = json.loads((data / REASON_FILE).read_text())
             return str(note["reason"])

@@ -20,7 +20,7 @@ from node.engine.process import Process
 from node.engine.writer import Ended
 from node.protocol.codes import FlushMode
 from node.protocol.entry import EntryError, Slab
-from node.store.errors import StoreCorrupt, StoreFull, StoreIOError
+from node.store.errors import StoreCorrupt, StoreFull, StoreIOError, StoreMoved
 from node.store.faults.results import Mended, Scrubbed
 from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket
 from node.store.pins import PinnedError
@@ -28,6 +28,7 @@ from node.store.retention import Survey
 
 T = TypeVar("T")
 BACKGROUND_SYNC_S: Final = 0.01  # flush async: DLedger's interval
+PLACE_LOOK_S: Final = 1.0  # so often an engine that syncs nothing looks whether its directory is still there
 IDLE_SLOT_S: Final = 0.02  # after this much quiet a checkpoint slot is written (SAFETY S2)
 
 
@@ -60,6 +61,7 @@ class Disk:
         self._again = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
         self._quiet_since = 0.0
         self._closed = False
 
@@ -89,7 +91,9 @@ class Disk:
         if self._closed:
             return
         if outcome.error is not None:  # and none follows, however long the engine takes to end
-            self._fail(f"fsync failed, and a failed fsync is never tried again: {outcome.error}")
+            moved = isinstance(outcome.error, StoreMoved)
+            why = "" if moved else "fsync failed, and a failed fsync is never tried again: "
+            self._fail(f"{why}{outcome.error}")
             return
         self._syncing = False
         end_index = self._store.finish_sync(ticket)
@@ -141,6 +145,20 @@ class Disk:
         if not self._saving_faults:
             self._saving_faults = True
             self._writer.run(self._store.save_faults, finished)
+
+    # --- the place of it all ------------------------------------------------------------------------------------
+    def watch_place(self) -> None:
+        """Each sync looks by itself; what was confirmed before, without one since, is not there any more either."""
+
+        def looked(outcome: Ended[bool]) -> None:
+            if self._closed:
+                return
+            if outcome.value:
+                self._look = self._loop.call_later(PLACE_LOOK_S, self.watch_place)
+            else:
+                self._fail("the data directory is not the one any more that was opened")
+
+        self._writer.run(self._store.is_in_place, looked)
 
     # --- space --------------------------------------------------------------------------------------------------
     def ask_space(self, done: Callable[[bool], None]) -> None:
@@ -330,7 +348,7 @@ class Disk:
     def close(self) -> None:
         """No callback comes afterwards. The store may be closed once the process is, or `drained` has returned."""
         self._closed = True
-        for timer in (self._timer, self._idle):
+        for timer in (self._timer, self._idle, self._look):
             if timer is not None:
                 timer.cancel()
 

@@ -113,6 +113,7 @@ class Duties:
             self._driver.machine_requests.save_upto(index)
 
     def start(self) -> None:
+        self.disk.watch_place()
         self.scrubber.start()
         self.retention.start()
         self.feeder.start()

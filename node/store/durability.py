@@ -173,6 +173,7 @@ class Durability:
         left = files.left_behind is not None or files.half_cut is not None
         files.data.sync()
         files.index.sync()
+        files.check_place()
         files.keep_layout()
         self.durable = files.end
         with suppress(StoreFull):  # without a slot that says "clean" the next start reads more, and finds it

@@ -53,6 +53,11 @@ class StoreIOError(StoreError):
     """A write or fsync failed: the engine must end; it is never retried (SAFETY S1)."""
 
 
+class StoreMoved(StoreIOError):
+    """The path does not lead to the directory any more that was opened: nothing written from now on counts as durable,
+    since the next process would not find it."""
+
+
 def wrap(error: OSError, attempt: str) -> StoreError:
     """The store's own exception for an operating system error, with what was being attempted."""
     if error.errno in _NO_SPACE:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.protocol.group_kind import BROKER_NAME
 from node.store.disk_log import find_head, find_record
-from node.store.errors import StoreFull, StoreIOError
+from node.store.errors import StoreFull, StoreIOError, StoreMoved
 from node.store.files.identity import Base
 from node.store.files.old_log import OldLog
 from node.store.files.straight import NOWHERE, write_straight_from
@@ -40,6 +40,7 @@ class LogFiles:
         self.platform = opened.platform
         self.node_id = opened.identity.node_id
         self.kind = opened.identity.kind
+        self._lock = opened.lock
         self.old_log = OldLog(opened.directory, opened.identity.origin_pos, opened.platform)
         self.snapshots = SnapshotMarks() if self.kind == BROKER_NAME else None
         self.data_file_size = opened.identity.data_file_size
@@ -106,12 +107,20 @@ class LogFiles:
     # --- changing ------------------------------------------------------------------------------------------------
 
     def refuse_after_failure(self) -> None:
-        """Work is queued for the writer, and each piece relies on those before it: none is done after one failed (S1).
-
-        Raises StoreIOError.
+        """Work is queued for the writer, and each piece relies on those before it: none is done after one failed (S1),
+        and none in a directory that is another one. Raises StoreIOError.
         """
         if self.failed:
             raise StoreIOError("a write failed before: nothing is written any more")
+        self.check_place()
+
+    def check_place(self) -> None:
+        """Before anything is said to be durable: it lies where the next start looks for it. Raises StoreMoved."""
+        try:
+            self._lock.check_place()
+        except StoreMoved:
+            self.failed = True
+            raise
 
     def extend(self, slabs: list[Slab]) -> None:
         """These slabs have been written: the log ends behind them."""

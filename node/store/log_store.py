@@ -103,11 +103,9 @@ class SyncTicket(Protocol):
     @property
     def end_index(self) -> int:
         """Everything up to here is durable once `run` has returned."""
-        ...
 
     def run(self) -> None:
         """fdatasync of all that was written since the last round, and a checkpoint slot. Raises StoreIOError."""
-        ...
 
 
 class LogStore(ABC):
@@ -277,6 +275,10 @@ class LogStore(ABC):
         """Whether there is space to allocate ahead (S8), once a cut has its zeros. A writer's work; StoreIOError."""
         return True
 
+    def is_in_place(self) -> bool:
+        """Whether the next start would find what is written here (S1). A writer's work."""
+        return True
+
     @abstractmethod
     def save_hard_state(self, state: HardState) -> None:
         """Durable on return; writes currterm too; a writer's work. Raises StoreIOError."""
@@ -373,10 +375,8 @@ class LogStore(ABC):
         """Drops whole files that hold only entries <= through_index, durable and applied; `base` is persisted first.
 
         The first entry that is left is durable and applied as well: one that may be cut yet could lie elsewhere (S5).
-
-        -1: the oldest file of RocketMQ's old commit log. Raises PinnedError, and removes nothing, where an entry <=
-        through_index is pinned, unless `forced`.
-        A writer's work: the loop may append, read and sync meanwhile.
+        -1: the oldest file of RocketMQ's old commit log. A writer's work: the loop may append, read and sync meanwhile.
+        Raises PinnedError, and removes nothing, where an entry <= through_index is pinned, unless `forced`.
         """
 
     @property

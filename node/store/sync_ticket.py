@@ -31,6 +31,7 @@ class Files(Protocol):
     failed: bool
 
     def keep_layout(self) -> None: ...
+    def check_place(self) -> None: ...
 
 
 class Syncing(Protocol):
@@ -91,6 +92,7 @@ class FileTicket:
                 segment.sync()
             for segment in self._index or ():
                 segment.sync()
+            self._syncing.files.check_place()
             self._syncing.files.keep_layout()
             # A cut made meanwhile has lowered the slots: never raise them again.
             if self._slot is not None and self.cuts == self._syncing.files.cuts:

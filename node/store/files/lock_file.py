@@ -19,9 +19,10 @@ class LockFile:
 
     def __init__(self, path: Path, platform: Platform, take: Callable[[int], None]) -> None:
         """Raises StoreError where the file cannot be had, and what `take` raises."""
-        self._platform = platform
+        self._platform, self._path = platform, path
         try:
             self._fd = platform.open(path, os.O_RDWR | os.O_CREAT)
+            self._key = platform.file_key(self._fd)
         except OSError as error:
             raise wrap(error, f"opening {path}") from error
         try:
@@ -29,6 +30,13 @@ class LockFile:
         except BaseException:
             self.release()
             raise
+
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to it: not where it, or a directory above it, was removed or renamed."""
+        try:
+            return self._platform.path_key(self._path) == self._key
+        except OSError:
+            return False
 
     def release(self) -> None:
         """Idempotent."""

@@ -1,0 +1,127 @@
+"""An engine whose directory was taken from under it confirms nothing more: the next start would not find it (S1)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node.engine.disk import Disk
+from node.engine.process import Process
+from node.protocol.codes import FlushMode
+from node.store.errors import StoreIOError, StoreMoved
+from node.store.file_store import FileStore
+from tests.unit.store_fixtures import fill, kill, open_store, record, sync
+from tests.unit.test_disk_reads import never
+
+Taken = Callable[[Path], None]
+
+
+def removed(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def renamed(directory: Path) -> None:
+    directory.rename(directory.with_name("elsewhere"))
+
+
+def parent_renamed(directory: Path) -> None:
+    directory.parent.rename(directory.parent.with_name("elsewhere"))
+
+
+def empty_in_place(directory: Path) -> None:
+    renamed(directory)
+    directory.mkdir()
+
+
+def copy_in_place(directory: Path) -> None:
+    renamed(directory)
+    shutil.copytree(directory.with_name("elsewhere"), directory)
+
+
+WAYS = pytest.mark.parametrize("take", [removed, renamed, parent_renamed, empty_in_place, copy_in_place])
+
+
+def opened(tmp_path: Path) -> tuple[FileStore, Path]:
+    """A store with durable entries, in a directory that has a parent of its own."""
+    directory = tmp_path / "data" / "dledger-n0"
+    store = open_store(directory)
+    fill(store, 1, 8)
+    sync(store)
+    return store, directory
+
+
+@WAYS
+def test_nothing_becomes_durable_any_more(tmp_path: Path, take: Taken) -> None:
+    store, directory = opened(tmp_path)
+    durable = store.durable_index
+    take(directory)
+    fill(store, 1, 8)
+    ticket = store.prepare_sync()
+    assert ticket is not None
+    with pytest.raises(StoreMoved, match="not the directory any more"):
+        ticket.run()
+    assert store.durable_index == durable
+    later = store.prepare_checkpoint()
+    assert later is not None
+    with pytest.raises(StoreIOError):  # also where the directory is back by then (S1: never tried again)
+        later.run()
+    kill(store)
+
+
+@WAYS
+def test_no_vote_is_given_and_nothing_is_cut(tmp_path: Path, take: Taken) -> None:
+    store, directory = opened(tmp_path)
+    take(directory)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(StoreMoved):
+        store.save_hard_state(store.hard_state)
+    with pytest.raises(StoreIOError):
+        store.truncate(3, record(store, 3))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    kill(store)
+
+
+@WAYS
+def test_a_stop_says_that_it_was_no_clean_one(tmp_path: Path, take: Taken) -> None:
+    store, directory = opened(tmp_path)
+    take(directory)
+    assert not store.is_in_place()
+    with pytest.raises(StoreMoved):
+        store.close()
+
+
+def test_a_directory_that_was_renamed_and_put_back_is_the_same(tmp_path: Path) -> None:
+    store, directory = opened(tmp_path)
+    renamed(directory)
+    directory.with_name("elsewhere").rename(directory)
+    fill(store, 1, 8)
+    assert sync(store) == store.end_index
+    store.close()
+
+
+@WAYS
+def test_an_idle_engine_ends_too(tmp_path: Path, take: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it confirmed before would not be found by the next start either."""
+    monkeypatch.setattr("node.engine.disk.PLACE_LOOK_S", 0.001)
+    store, directory = opened(tmp_path)
+
+    async def story() -> str:
+        failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        process = Process()
+        disk = Disk(
+            store, FlushMode.SYNC, log_epoch=lambda: 1, flushed=never, truncated=never, begun=never, mended=never,
+            damaged=never, fail=failed.set_result, process=process,
+        )  # fmt: skip
+        disk.watch_place()
+        take(directory)
+        reason = await asyncio.wait_for(failed, 30)
+        disk.close()
+        process.close()
+        return reason
+
+    assert "not the one any more" in asyncio.run(story())
+    kill(store)

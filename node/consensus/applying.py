@@ -75,7 +75,7 @@ class Waiting:
 
     def complete(self) -> None:
         if self.result_bytes > RESULTS_BYTES_MAX:
-            self.unknown(f"its results are over {RESULTS_BYTES_MAX} bytes together: ask for fewer at once")
+            self.unknown(f"the state machine gave none (None), or over {RESULTS_BYTES_MAX} bytes: ask for fewer")
             return
         assert self.outcome is not None
         results = tuple(self.results) if type(self.results) is list else self.results

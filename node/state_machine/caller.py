@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from traceback import format_exc
 from typing import Final, NamedTuple
 
 from node.protocol.codes import ResponseCode
@@ -42,8 +43,8 @@ SUCCESS: Final = ResponseCode.SUCCESS
 
 
 class Report(NamedTuple):
-    """Applied is everything up to `upto_index`; `error`: why not the entry behind it. None: a result that was too long
-    beside the others of its batch."""
+    """Applied is everything up to `upto_index`; `error`: why not the entry behind it. None: no result, or one that was
+    too long beside the others of its batch."""
 
     upto_index: int
     results: Sequence[bytes | None]
@@ -71,8 +72,11 @@ class Question:
 class Caller:
     """One state machine, and where it stands; see the module's docstring."""
 
-    def __init__(self, machine: StateMachine, kind: GroupKind) -> None:
-        self._machine, self._kind = machine, kind
+    def __init__(
+        self, machine: StateMachine, kind: GroupKind, raised: Callable[[str], object] = lambda _text: None
+    ) -> None:
+        """`raised`: gets the traceback of what `apply` raised, which is too long for a report."""
+        self._machine, self._kind, self._raised = machine, kind, raised
         self._takes_runs = type(machine).apply_run is not StateMachine.apply_run
         self.at = -1  # the last entry that is in the state
         self.term = -1  # its term; -1: unknown, or none
@@ -161,6 +165,7 @@ class Caller:
             if type(results) is not PackedBodies or len(results) != run.count or results.longest > SHORT_RESULT_BYTES:
                 raise ValueError(f"results of a run are {run.count} PackedBodies of up to {SHORT_RESULT_BYTES} bytes")
         except Exception as error:
+            self._raised(format_exc())
             self._stop(f"entry {run.first_index}: {type(error).__name__}: {error}"[:ERROR_CHARS_MAX])
             return Report(self.at, [], self.stopped_by)
         self._stands_behind(run.data, (run.count - 1) * run.stride)
@@ -196,6 +201,7 @@ class Caller:
             if applied == len(commands):
                 applied -= 1
             index = commands[applied].index
+            self._raised(format_exc())
             return applied, f"entry {index}: {type(error).__name__}: {error}"[:ERROR_CHARS_MAX]
         return applied, ""
 

@@ -81,6 +81,7 @@ class StateMachine(ABC):
     @abstractmethod
     def save(self, write: Write) -> None:
         """Hands the whole state to `write`, piece by piece. Called in a copy of the process: nothing waits for it.
+        At least one byte, also of an empty state: nothing is what a `save` writes that was forgotten, and is refused.
 
         Equal states as equal bytes, or an audit takes them for different ones (`app/audit/states.py`).
         """

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from node.printable import escaped, print_line
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import GroupKind
 from node.snapshots import directory as snapshots
@@ -54,6 +56,7 @@ PASSED_NS: Final = 60_000_000_000  # behind its rest, before it saves what passe
 AGAIN_NS_MIN: Final = 5_000_000_000  # after a save that failed; twice as long after each further one
 AGAIN_NS_MAX: Final = 300_000_000_000
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
+TRACEBACK_CHARS_MAX: Final = 20_000
 MS: Final = 1_000_000
 
 
@@ -81,12 +84,18 @@ def machine_of(choice: str) -> StateMachine:
     return made()
 
 
+def tell_raised(traceback: str) -> None:
+    """To the engine's standard error, which is this process's, too; no text of a command's begins a line there."""
+    lines = traceback[-TRACEBACK_CHARS_MAX:].splitlines()
+    print_line("\n".join(f"state machine: {escaped(line)}" for line in lines), sys.stderr)
+
+
 class Process:
     """See the module's docstring. `run` returns when the engine is gone."""
 
     def __init__(self, connection: socket.socket, machine: StateMachine, kind: GroupKind, options: Options) -> None:
         self._connection, self._options = connection, options
-        self._caller = Caller(machine, kind)
+        self._caller = Caller(machine, kind, tell_raised)
         self._questions = Questions(self._caller, self._answered)
         self._reader = FrameReader()
         self._buffer = memoryview(bytearray(READ_BYTES))

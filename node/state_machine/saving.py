@@ -28,7 +28,7 @@ from node.children import end_with_parent
 from node.priority import LOW_PRIORITY_NICENESS, lower_priority
 from node.snapshots import directory as snapshots
 from node.state_machine.interface import Write
-from node.store.errors import StoreError
+from node.store.errors import StoreError, StoreRefused
 
 ERROR_BYTES_MAX: Final = 1000
 STEPS_SHARE: Final = 3  # one part in so many of the time is for making pieces
@@ -36,6 +36,8 @@ DISK_SHARE: Final = 4  # one part in so many of the time is for writing it
 REST_S_MAX: Final = 2.0
 BYTES_PER_S: Final = 32 * 1024 * 1024  # so that the log's syncs take as long as ever: the disk is everybody's
 AHEAD_BYTES_MAX: Final = 8 * 1024 * 1024  # made, and not written yet
+# What was forgotten looks like it, and would count as sound: the log could be removed up to there.
+EMPTY: Final = "the state machine saved nothing: hand at least one byte to `write`, also for an empty state"
 LOOK_AGAIN_S: Final = 0.005  # while that much is ahead
 
 
@@ -122,6 +124,8 @@ def _saved(save: Callable[[Write], None], target: Target) -> str:
         writer = snapshots.SnapshotWriter(target.directory)
         try:
             save(partial(_write_gently, writer.write))
+            if not writer.data_bytes:
+                raise StoreRefused(EMPTY)
         except BaseException:
             writer.abandon()
             raise

@@ -241,3 +241,17 @@ def test_what_a_burst_left_behind_its_last_save_is_saved_although_nothing_more_c
 
 def frame_of(one: BatchFrame) -> memoryview:
     return memoryview(b"".join(frames.batch(one)))[5:]  # behind its length and kind
+
+
+def test_a_save_of_nothing_is_refused(tmp_path: Path) -> None:
+    """It counted as sound: the log could be removed up to there, and `load` failed over it later."""
+    for at, pieces in enumerate(([], [b"", b""], [b"", b"x"])):
+        target = Target(snapshots.SnapshotMeta(at, 1, None, None), tmp_path, 3)
+        saving = SteppedSave(iter(pieces), target)
+        while (due_s := saving.due_in_s(time.monotonic_ns())) is not None:
+            time.sleep(due_s)
+            saving.step(time.monotonic_ns())
+        select.select([saving], [], [], 30)
+        ended = saving.ended()
+        assert ended == "" if b"x" in pieces else "at least one byte" in ended
+        assert snapshots.named_in(tmp_path) == ([at] if b"x" in pieces else [])

@@ -10,6 +10,7 @@ from node.protocol.group_kind import Channel
 from node.snapshots.directory import SnapshotMeta
 from node.state_machine.caller import Answer, Caller, OutOfOrder, Question
 from node.state_machine.kind import Type, body_of, kind_of
+from node.state_machine.process import tell_raised
 from node.store.memory_store import MemoryStore
 from tests.unit.machines import Journal
 
@@ -133,3 +134,18 @@ def test_questions_wait_for_what_they_ask_for_and_for_their_deadline() -> None:
         ("nothing", Answer(ResponseCode.TIMEOUT, 2, b"")),
     ]
     assert caller.next_deadline is None
+
+
+def test_what_apply_raised_is_told_with_its_traceback() -> None:
+    told: list[str] = []
+    log, caller = Log(), Caller(Journal(), KIND, told.append)
+    log.commands(b"a", b"poison")
+    log.feed(caller, 0, 2)
+    assert len(told) == 1 and told[0].startswith("Traceback")
+    assert "machines.py" in told[0] and "I cannot take that" in told[0]
+
+
+def test_a_traceback_is_told_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_raised("Traceback:\nValueError: bad\nengine: \x1b[31mforged\n")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("state machine: ") for line in lines] == [True] * 3 and "\x1b" not in "".join(lines)

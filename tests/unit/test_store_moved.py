@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +103,21 @@ def test_a_directory_that_was_renamed_and_put_back_is_the_same(tmp_path: Path) -
     fill(store, 1, 8)
     assert sync(store) == store.end_index
     store.close()
+
+
+@pytest.mark.parametrize(("error", "in_place"), [(errno.EACCES, True), (errno.ESTALE, False), (errno.EIO, False)])
+def test_who_may_not_look_at_a_path_does_not_take_it_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, in_place: bool
+) -> None:
+    """A directory above that may not be searched any more takes nothing away."""
+
+    def path_key(_path: Path) -> tuple[int, int]:
+        raise OSError(error, os.strerror(error))
+
+    store, _ = opened(tmp_path)
+    monkeypatch.setattr(store.files.platform, "path_key", path_key)
+    assert store.is_in_place() == in_place
+    kill(store)
 
 
 @WAYS

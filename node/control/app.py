@@ -36,6 +36,7 @@ from node.control.broker_alarms import BrokerAlarms
 from node.control.broker_hand_over import BrokerHandOver
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts
+from node.control.data_look import DataLook
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
 from node.control.guard import Guard
@@ -70,6 +71,7 @@ def make_parts(settings: Settings) -> Parts:
     parts = Parts(
         settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event()
     )
+    parts.data_look = DataLook(settings.node.data)
     if settings.broker.has_broker:
         parts.broker = BrokerLink(settings)
         if settings.ha.is_classic:

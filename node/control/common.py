@@ -12,6 +12,7 @@ from fastapi import Depends, Path, Query, Request, Response
 
 from node.changing_keys import with_keys
 from node.config import Settings
+from node.control.data_look import DataLook
 from node.control.engine_link import EngineLink
 from node.control.log_files import LogFiles
 from node.control.operations import Operations
@@ -66,6 +67,7 @@ class Parts:
     event_readers: Counter[str] = field(default_factory=Counter)  # open streams of events by the named token's id
     rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
+    data_look: DataLook | None = None
     unwritable_since: str | None = None  # since when nothing may be written to the data directory
     broker: BrokerLink | None = None  # where the group has brokers
     broker_alarms: BrokerAlarms | None = None

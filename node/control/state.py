@@ -19,7 +19,6 @@ from node.control.problems import Problem
 from node.control.rights import ANYBODY, Caller
 from node.control.snapshots import now_text
 from node.openapi_statuses import TEXT, gives, says
-from node.unwritable import is_unwritable
 from node.views.answers import Alive, Health
 from node.views.base import ITEMS_MAX, TEXT_MAX
 from node.views.closures import ClosuresView
@@ -40,20 +39,21 @@ LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=128
 
 @router.get("/state", response_model=StateView)
 async def state(parts: PartsDep) -> Response:
-    view = with_own_alarm(parts, await parts.snapshots.get(StateView))
+    view = await with_own_alarm(parts, await parts.snapshots.get(StateView))
     own = {"started_with": parts.started_with, "broker": parts.settings.broker.address or None}
     if any(own.values()):
         view = view.model_copy(update={name: value for name, value in own.items() if value is not None})
     return answer(view)
 
 
-def with_own_alarm(parts: Parts, view: StateView) -> StateView:
+async def with_own_alarm(parts: Parts, view: StateView) -> StateView:
     """The engine's state, what this process itself could not read again, and what is wrong with the broker and the
     data directory."""
     if parts.broker_alarms is not None and view.engine == "ok":
         found = parts.broker_alarms.now()
         view = view.model_copy(update={"alarms": ((*(view.alarms or ()), *found))[:ITEMS_MAX]}) if found else view
-    own = [*unwritable(parts, view), *not_reread(parts)]
+    is_denied = parts.data_look is not None and await parts.data_look.is_unwritable()
+    own = [*unwritable(parts, view, is_denied), *not_reread(parts)]
     return view.model_copy(update={"alarms": (*(view.alarms or ())[: ITEMS_MAX - len(own)], *own)}) if own else view
 
 
@@ -63,12 +63,12 @@ def not_reread(parts: Parts) -> Iterator[AlarmView]:
         yield AlarmView(code="control_file_not_reread", severity="warning", peer_id=None, text=text, since=since)
 
 
-def unwritable(parts: Parts, view: StateView) -> Iterator[AlarmView]:
+def unwritable(parts: Parts, view: StateView, is_denied: bool) -> Iterator[AlarmView]:
     """A file system that met errors is mounted read-only under an engine that has nothing to write just then."""
-    data = parts.settings.node.data
-    if view.engine != "ok" or not is_unwritable(data):
+    if view.engine != "ok" or not is_denied:
         parts.unwritable_since = None
         return
+    data = parts.settings.node.data
     parts.unwritable_since = parts.unwritable_since or now_text()
     text = f"nothing can be written to {data} any more (another user's, or mounted read-only): its next write ends it"
     yield AlarmView(
@@ -196,7 +196,7 @@ async def metrics(parts: PartsDep) -> Response:
     get = parts.snapshots.get
     state, watermarks, closures = await asyncio.gather(get(StateView), get(WatermarksView), get(ClosuresView))
     broker = None if parts.broker_alarms is None else parts.broker_alarms.said
-    return exposed(exposition(with_own_alarm(parts, state), watermarks, closures, broker))
+    return exposed(exposition(await with_own_alarm(parts, state), watermarks, closures, broker))
 
 
 def exposed(text: str) -> Response:

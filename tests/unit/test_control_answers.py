@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,12 @@ from fastapi import FastAPI
 
 from node.config import load
 from node.control.app import create_app
+from node.control.data_look import DataLook
 from node.control.engine_link import EngineAway, EngineSilent
 from node.control.state import with_own_alarm
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.slab_frames import AppendAnswer, AppendedByte, decode_append, encode_append_answer
-from node.views.state import StateView
+from node.views.state import AlarmView, StateView
 
 Json = dict[str, Any]
 Work = Callable[["Plane", httpx2.AsyncClient], Awaitable[None]]
@@ -268,14 +270,47 @@ def test_a_directory_that_becomes_unwritable_under_an_engine_that_writes_nothing
     parts: Any = SimpleNamespace(
         settings=SimpleNamespace(node=SimpleNamespace(data=tmp_path)), broker_alarms=None,
         rereading=SimpleNamespace(text="its certificate", since_text=None), unwritable_since=None,
+        data_look=DataLook(tmp_path),
     )  # fmt: skip
     well, down = StateView(self_id="n0", engine="ok", alarms=()), StateView(self_id="n0", engine="down", alarms=())
-    assert [one.code for one in with_own_alarm(parts, well).alarms or ()] == ["control_file_not_reread"]
-    with monkeypatch.context() as patched:
-        patched.setattr("node.unwritable.os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
-        first, _ = with_own_alarm(parts, well).alarms or ()
-        assert first.code == "data_unwritable" and first.since is not None and str(tmp_path) in (first.text or "")
-        assert (with_own_alarm(parts, well).alarms or ())[0].since == first.since
-        assert len(with_own_alarm(parts, down).alarms or ()) == 1, "why it is down says more"
-    parts.rereading.text = None
-    assert with_own_alarm(parts, well).alarms == () and parts.unwritable_since is None
+
+    async def work() -> None:
+        async def alarms(view: StateView) -> tuple[AlarmView, ...]:
+            return (await with_own_alarm(parts, view)).alarms or ()
+
+        assert [one.code for one in await alarms(well)] == ["control_file_not_reread"]
+        with monkeypatch.context() as patched:
+            patched.setattr("node.unwritable.os.access", lambda path, mode: (path, mode) != (tmp_path, os.W_OK))
+            first, _ = await alarms(well)
+            assert first.code == "data_unwritable" and first.since is not None and str(tmp_path) in (first.text or "")
+            assert (await alarms(well))[0].since == first.since
+            assert len(await alarms(down)) == 1, "why it is down says more"
+        parts.rereading.text = None
+        assert await alarms(well) == () and parts.unwritable_since is None
+
+    asyncio.run(work())
+
+
+def test_a_disk_that_hangs_holds_up_one_thread_and_not_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the file system of a dead NFS server does not return: every request waited behind it."""
+    goes_on, looks = threading.Event(), []
+
+    def hangs(_data: Path) -> bool:
+        looks.append(threading.current_thread())
+        assert goes_on.wait(60)
+        return True
+
+    async def work() -> None:
+        look = DataLook(tmp_path)
+        assert await look.is_unwritable() is False
+        monkeypatch.setattr("node.control.data_look.PATIENCE_S", 0.01)
+        monkeypatch.setattr("node.control.data_look.is_unwritable", hangs)
+        assert [await look.is_unwritable() for _ in range(5)] == [False] * 5, "as it was when the disk answered last"
+        assert len(looks) == 1 and looks[0] is not threading.main_thread()
+        goes_on.set()
+        monkeypatch.setattr("node.control.data_look.PATIENCE_S", 60)
+        assert await look.is_unwritable() is True, "the answer to the one question that was out"
+
+    asyncio.run(work())

@@ -106,7 +106,7 @@ def audit_messages(
         for row in packed.where("kind = 'head'").orderBy("replica", "begin").collect():
             take_head(replicas[row["replica"]], json.loads(bytes(row["data"])))
         dispatched = {
-            number: dispatched_upto(one.store) if one.store.has_abort else None
+            number: dispatched_upto(one.store)
             for number, one in enumerate(replicas) if one.store is not None
         }  # fmt: skip
         heads = [head_for(one, dispatched.get(number)) for number, one in enumerate(replicas)]

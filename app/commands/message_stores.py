@@ -91,7 +91,7 @@ def inspected(directory: Path, sizes: Sizes) -> dict[str, Any]:
             ],
             "checkpoint": checkpoint,
             "running_in_process": running_in,
-            "clean_stop": None if running_in is not None else not store.has_abort,
+            "clean_stop": None if running_in is not None or store.is_broker_group else not store.has_abort,
             "configuration": [name for name in store.files.names(directory / "config") if name.endswith(".json")],
             "segments": files,
             "ledger": reader.inspect() if reader is not None else None,
@@ -137,7 +137,7 @@ def verified_lines(report: dict[str, Any], problems: int) -> list[str]:
     if report["running"]:
         lines.append("a broker runs here: what it wrote meanwhile was not looked at")
     if report["not_dispatched"]:
-        when = " yet" if report["running"] else ": the broker crashed, and does it at its next start"
+        when = " yet" if report["running"] else ": the broker does that when it starts"
         lines.append(f"{report['not_dispatched']:,} messages are not dispatched{when}")
     for one in report["problems"]:
         lines += _problem_lines(one)

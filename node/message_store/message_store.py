@@ -242,6 +242,20 @@ class MessageStore:
         return self.files.size(self.root / "abort") is not None
 
     @property
+    def is_broker_group(self) -> bool:
+        """A member's directory of a broker group, which never has `abort`."""
+        return self.files.size(self.root / COMMIT_LOG / OWNER_FILE) is not None
+
+    @property
+    def may_lag(self) -> bool:
+        """Queues and index may lack the newest messages, which the broker that runs, or its next start, brings there.
+
+        In a broker group that is no fault at any time: the log of a follower has what is not committed yet, and a
+        restored one has no queues at all.
+        """
+        return self.has_abort or self.is_broker_group
+
+    @property
     def running_in(self) -> int | None:
         """The process that holds `lock`: a broker that runs here (-1: it cannot be named). None: none does."""
         return self.files.locked_by(self.root / "lock")

@@ -35,10 +35,7 @@ def audited(*roots: Path, between: Callable[[], object] = lambda: None) -> dict[
     for _kind, _name, replica, begin, data in sorted(row for row in rows if row[0] == "head"):
         assert begin >= 0
         take_head(replicas[replica], json.loads(data))
-    heads = [
-        head_for(one, dispatched_upto(one.store) if one.store is not None and one.store.has_abort else None)
-        for one in replicas
-    ]
+    heads = [head_for(one, dispatched_upto(one.store) if one.store is not None else None) for one in replicas]
     between()
     findings = []
     for (kind, name), parts in groups.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from node.message_store.checking.facts import facts_of, joined
 from node.message_store.checking.findings import MEANS, Fault, Finding
 from node.message_store.checking.queues import check_queue
 from node.message_store.checking.verify import Verified, verify
+from node.message_store.dispatch_index import IndexMark
+from node.message_store.dispatch_mark import DerivedSizes, LogPoint, Mark, mark_path, write_mark
 from node.message_store.message_store import MessageStore
+from node.message_store.read_files import OWNER_FILE
+from node.message_store.write_files import OsDisk
 from tests.unit.message_broker import Broker, filled
 from tests.unit.message_faults import PLANTS, Plant, missing_tail, overwritten, planted, wrong_body
 
@@ -111,6 +116,38 @@ def test_what_a_running_broker_has_yet_to_dispatch_is_no_fault(tmp_path: Path) -
     (tmp_path / "abort").write_bytes(b"4711")
     found = checked(tmp_path)
     assert (found.findings, found.not_dispatched) == ([], 5)
+
+
+def test_what_a_broker_group_has_yet_to_dispatch_is_no_fault(tmp_path: Path) -> None:
+    """Its broker writes no `abort`: it was killed, runs under load, or never ran since the log was restored."""
+    broker = filled(tmp_path, ledger=True)
+    for number in range(5):
+        broker.put("TopicTest", 0, b"waits %d" % number, keys="later", dispatch=False)
+    broker.write()
+    of_broker_group(tmp_path)
+    found = checked(tmp_path)
+    assert (found.findings, found.not_dispatched) == ([], 5)
+    write_mark(tmp_path, Mark(LogPoint(broker.end), DerivedSizes(), IndexMark()), OsDisk())
+    found = checked(tmp_path)
+    assert {one.fault for one in found.findings} == {Fault.CQ_MISSING}  # the mark vouches for them
+    mark_path(tmp_path).write_bytes(b"00000000 {}")
+    found = checked(tmp_path)
+    assert [(one.fault, one.file) for one in found.findings] == [(Fault.FILE_INVALID, "quorumscope/dispatched")]
+
+
+def test_a_restored_log_of_a_broker_group_has_no_queues_yet_and_no_fault(tmp_path: Path) -> None:
+    broker = filled(tmp_path, ledger=True)
+    broker.write()
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(tmp_path / name)
+    of_broker_group(tmp_path)
+    found = checked(tmp_path)
+    assert (found.findings, found.queues, found.not_dispatched) == ([], 0, sum(map(len, broker.units.values())))
+
+
+def of_broker_group(root: Path) -> None:
+    (root / "commitlog").mkdir()
+    (root / "commitlog" / OWNER_FILE).write_bytes(b"\0")
 
 
 def test_what_a_running_broker_stores_while_it_is_looked_at_is_no_fault(

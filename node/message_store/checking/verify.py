@@ -22,7 +22,8 @@ from node.message_store.checking.metadata import check_metadata
 from node.message_store.checking.queues import EndNow, Span, check_numbers, check_queue, numbers_in_damage
 from node.message_store.checking.recovery import Recovery, next_start
 from node.message_store.commit_log import COMMIT_LOG, Item, JoinedCommitLog, Placed
-from node.message_store.errors import MessageFormatError
+from node.message_store.dispatch_mark import MARK, OURS, read_mark
+from node.message_store.errors import MessageFormatError, MessageStoreError
 from node.message_store.kept_conf import delay_levels_of
 from node.message_store.message_store import INDEX, MessageStore, StoreKind
 from node.protocol.entry import HEAD_BYTES
@@ -62,9 +63,8 @@ class Verified:
 
 def verify(store: MessageStore, progress: Callable[[int], None] = lambda _messages: None) -> Verified:
     """Reads everything; `progress` is called with how many messages are done."""
-    unclean = store.has_abort
     facts = facts_of(_counted(store.log.scan(), progress), delay_levels_of(store.root, store.files))
-    dispatched = dispatched_upto(store) if unclean else None
+    dispatched = dispatched_upto(store)
     queues = {(one.topic, one.queue_id): one for one in store.queues()}
     found = about_files(store) + about_records(store, facts, whose_of(facts))
     head_bytes = 0 if store.kind is StoreKind.LOCAL else HEAD_BYTES
@@ -108,9 +108,17 @@ def end_finder(store: MessageStore) -> EndNow:
     return lambda near: MessageStore(store.root, store.files).log.find_end(near)
 
 
-def dispatched_upto(store: MessageStore) -> int:
-    """Behind the newest message that any queue has: what lies behind it, a broker that runs has yet to dispatch."""
+def dispatched_upto(store: MessageStore) -> int | None:
+    """Behind the newest message that any queue has, or that our mark vouches for: what lies behind it has yet to be
+    dispatched. None: everything has to be in queues and index."""
+    if not store.may_lag:
+        return None
     ends = [0]
+    try:
+        mark = read_mark(store.root, store.files)
+        ends += [mark.point.position] if mark is not None else []
+    except MessageStoreError:
+        pass  # a finding of its own (`about_files`)
     for queue in store.queues():
         last = queue.units(queue.max_offset() - 1, 1)
         ends += [int(last[0]["offset"]) + int(last[0]["size"])] if len(last) else []
@@ -157,6 +165,10 @@ def about_files(store: MessageStore) -> list[Finding]:
         store.checkpoint()
     except MessageFormatError as error:
         found.append(Finding(Fault.FILE_INVALID, "checkpoint", str(error)))
+    try:
+        read_mark(store.root, store.files)
+    except MessageStoreError as error:
+        found.append(Finding(Fault.FILE_INVALID, f"{OURS}/{MARK}", str(error)))
     return found
 
 

@@ -15,12 +15,13 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from node.log_lines import as_json, for_people
-from node.printable import escaped, print_line
+import structlog
+
+from node.printable import escaped, escaped_json, print_line
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
@@ -34,7 +35,7 @@ TEXT_MAX: Final = 600
 TRACE_MAX: Final = 4000  # of a traceback its end: what failed is in its last line
 END_WITHIN_S: Final = 1.0
 FIRST: Final = ("level", "event", "process", "member", "group", "reason")
-Fields = dict[str, Any]
+Fields = MutableMapping[str, Any]
 
 
 class Repeats:
@@ -104,8 +105,10 @@ class Log:
         self.form = form
         self._from = LEVELS.index(level)
         self._repeats = Repeats()
-        self._bound: Final = {**bound, "process": process}
-        self._written = as_json if form == "json" else for_people(colours=sys.stderr.isatty())
+        self._logger = structlog.wrap_logger(
+            self._out, processors=[_stamped, _renderer(form)], wrapper_class=structlog.BoundLogger, **bound,
+            process=process,
+        )  # fmt: skip
 
     def set_level(self, level: str) -> None:
         """What is said from now on: this and what is graver."""
@@ -126,7 +129,7 @@ class Log:
         }
         if suppressed:
             named["suppressed"] = suppressed
-        self._out.msg(self._written(_stamped({**self._bound, "level": level, **named, "event": event})))
+        self._logger.msg(event, level=level, **named)
 
     def take_over(self) -> None:
         """Python's own logging comes out here."""
@@ -172,7 +175,16 @@ def _clean(value: Any, end_max: int = 0) -> Any:
     return escaped(value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}…")
 
 
-def _stamped(fields: Fields) -> Fields:
+def _stamped(_logger: Any, _method: str, fields: Fields) -> Fields:
     at = fields.pop("time", None) or datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    first: Fields = {name: fields.pop(name) for name in FIRST if name in fields}
+    first = {name: fields.pop(name) for name in FIRST if name in fields}
     return {"time": at, **first, **fields}
+
+
+def _renderer(form: Format) -> Any:
+    if form == "json":
+        written = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+        return lambda logger, method, fields: escaped_json(str(written(logger, method, fields)))
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), timestamp_key="time", pad_event_to=18, sort_keys=False
+    )

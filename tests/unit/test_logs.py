@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from node import logs
-from node.log_lines import for_people
 from node.logs import TRACE_MAX, Log, Repeats
 from node.supervisor_log import value_of
 
@@ -53,15 +52,6 @@ def test_a_line_says_when_how_grave_what_who_and_why() -> None:
     log.note("role", reason="elected", term=5)
     rest = r" \[info +\] role +process=engine member=n0 group=g reason=elected term=5"
     assert re.fullmatch(TIME.pattern + rest, out[0])
-
-
-def test_a_terminal_gets_the_line_in_colours_and_what_could_be_misread_in_quotes() -> None:
-    fields = {"time": "T", "level": "warning", "event": "log", "reason": "a b", "count": 2, "exception": "Trace\n  it"}
-    plain = for_people(colours=False)(fields)
-    assert plain == "T [warning  ] log                reason='a b' count=2\nTrace\n  it"
-    coloured = for_people(colours=True)(fields)
-    assert "\x1b[33m\x1b[1mwarning" in coloured
-    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
 
 
 def test_the_level_holds_back_what_is_less_grave() -> None:

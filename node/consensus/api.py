@@ -58,6 +58,8 @@ class Timing:
     read_timeout_ns: int = 2 * SECOND
     transfer_deadline_ns: int = 5 * SECOND
     preferred_check_ns: int = 2 * SECOND
+    # After leadership came back from a preferred leader; it doubles each time, ten times that at most.
+    preferred_again_ns: int = 30 * SECOND
     # Between two tries at an entry that could not be applied; it doubles.
     apply_retry_min_ns: int = 100 * MS
     apply_retry_max_ns: int = 5 * SECOND

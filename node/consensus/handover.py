@@ -7,6 +7,8 @@ an outcome, at once or later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from node.consensus.api import TransferOutcome
 from node.consensus.leadership_transfer import LeadershipTransfer
@@ -15,6 +17,8 @@ from node.consensus.office import Office
 from node.consensus.progress import Peers
 from node.consensus.transferee import TransfereeChoice
 from node.protocol.codes import ResponseCode
+
+RESTS_MAX: Final = 10
 
 
 class Handover:
@@ -26,6 +30,8 @@ class Handover:
         self._member, self._peers, self._office, self._transfers = member, peers, office, transfers
         self.transferees = TransfereeChoice(member, peers)
         self._preferred_at = now
+        self._given_at: int | None = None  # when a preferred leader was last asked to take over, and did
+        self._rest_ns = 0
 
     def ask(
         self, to: str | None, now: int, on_done: Callable[[TransferOutcome], None], deadline_ns: int | None = None,
@@ -62,8 +68,16 @@ class Handover:
 
     # --- a preferred leader ---------------------------------------------------------------------------------------
     def elected(self, now: int) -> None:
-        """This member leads from now on: it is no use looking for another at once."""
-        self._preferred_at = now + self._member.config.timing.preferred_check_ns
+        """This member leads from now on: it is no use looking for another at once.
+
+        Where a preferred leader had taken over and did not keep it, ever less: it cannot serve (its broker is down, it
+        crashes), and each try is an interruption. One that kept it for long begins anew.
+        """
+        timing = self._member.config.timing
+        longest_ns = RESTS_MAX * timing.preferred_again_ns
+        came_back = self._given_at is not None and now - self._given_at < 2 * longest_ns
+        self._rest_ns = min(max(2 * self._rest_ns, timing.preferred_again_ns), longest_ns) if came_back else 0
+        self._preferred_at = now + max(timing.preferred_check_ns, self._rest_ns)
 
     def prefer_others(self, now: int) -> None:
         """A leader that is not preferred hands over to one that is, when that one is ready."""
@@ -74,7 +88,11 @@ class Handover:
         self._preferred_at = now + member.config.timing.preferred_check_ns
         best = self.transferees.best()
         if best in preferred and member.self_id not in preferred and self._transfers.transferee_id is None:
-            self.ask(best, now, lambda _outcome: None, reason=f"{best} is preferred")
+            self.ask(best, now, partial(self._was_given, now), reason=f"{best} is preferred")
+
+    def _was_given(self, asked_at: int, outcome: TransferOutcome) -> None:
+        if outcome.code is ResponseCode.SUCCESS:
+            self._given_at = asked_at
 
     def next_deadline(self) -> int | None:
         leads = self._office.leadership is not None

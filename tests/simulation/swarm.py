@@ -184,6 +184,7 @@ class Swarm:
             read_timeout_ns=4 * election,
             transfer_deadline_ns=5 * election,
             preferred_check_ns=3 * election,
+            preferred_again_ns=3 * election,
             apply_retry_min_ns=election // 8,
             apply_retry_max_ns=election,
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from node.consensus.api import MS, TransferOutcome
-from node.protocol.codes import ResponseCode, Role, VoterState
+from node.protocol.codes import DispatcherState, ResponseCode, Role, VoterState
 from node.protocol.messages import (
     HeartBeatRequest,
     HeartBeatResponse,
@@ -120,6 +120,31 @@ def test_a_preferred_leader_is_handed_the_leadership() -> None:
         leader.solo.replica.peers.of[peer].answered(-1, leader.leadership.contact.ticks.count, leader.solo.now)
     sent = leader.solo.tick(1)
     assert [to for to, m in sent if isinstance(m, TransferRequest)] == ["n2"]
+
+
+def test_a_preferred_leader_that_does_not_keep_it_is_asked_ever_more_rarely() -> None:
+    """Its broker was down: leadership came back within seconds, and was handed to it again two seconds later."""
+    solo = Solo(store_of([1], term=1), preferred_leaders=("n2",))
+    replica, second = solo.replica, 1000 * MS
+
+    def led_for_s(kept_for_s: int) -> int:
+        """Elected; after how many seconds n2 is asked to take over. It does, and leads for so long."""
+        solo.lead()
+        for peer in ("n1", "n2"):
+            replica.peers.of[peer].state = DispatcherState.APPEND
+        elected_at = solo.now
+        while replica.transfers.transferee_id is None:
+            solo.now += second
+            replica.handover.prefer_others(solo.now)
+        waited_s = (solo.now - elected_at) // second
+        assert replica.transfers.transferee_id == "n2"
+        solo.push(PushKind.COMMIT, "n2", term=replica.term + 1)
+        assert replica.transfers.transferee_id is None
+        solo.now += kept_for_s * second
+        return waited_s
+
+    assert [led_for_s(3) for _ in range(7)] == [2, 30, 60, 120, 240, 300, 300]
+    assert [led_for_s(900), led_for_s(3), led_for_s(3)] == [300, 2, 30]
 
 
 def ordered() -> tuple[Leader, TransferRequest]:

@@ -9,6 +9,11 @@ DATA/engine-refused.json for the control plane.
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":  # modules bring next to no garbage, and it was looked for 240 times
+    gc.disable()
+
 import asyncio
 import json
 import os
@@ -297,4 +302,6 @@ def main(arguments: Sequence[str] | None = None, platform: Platform = OS) -> int
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     sys.exit(main())

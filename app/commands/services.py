@@ -6,6 +6,7 @@ Invariant: the command line is checked here, completely, before anything starts;
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -192,8 +193,12 @@ def console(
 
 
 def _serve(loaded: Settings, read: Callable[[], Settings], node_token: str | None, demo_control: str | None) -> int:
+    gc.disable()  # as in node/control/__main__.py
     from app.console.server import serve
     from app.console.settings import ConsoleSettings, Seed, SettingsError
+
+    gc.freeze()
+    gc.enable()
 
     table = loaded.console
     host, port = split_address(table.address)

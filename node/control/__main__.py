@@ -6,6 +6,11 @@ streams first; where cores are short, the engine goes before those who look at i
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":  # modules bring next to no garbage, and it was looked for 240 times
+    gc.disable()
+
 import errno
 import shlex
 import socket
@@ -133,4 +138,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()
+    gc.enable()
     sys.exit(main(sys.argv[1:]))

@@ -36,6 +36,7 @@ def stand_ins(tmp_path: Path) -> Path:
         "__main__",
         "background",
         "children",
+        "log_lines",
         "logs",
         "printable",
         "private_files",

@@ -39,12 +39,11 @@ def transfer(
     as_json: JsonOption = False,
 ) -> int:
     """Move leadership to another member."""
-    if to is not None and to not in target.peers:
-        raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
-
     if accept_data_loss is not None and accept_data_loss != to:
         text = f"--accept-data-loss {accept_data_loss}: type the name of the member that shall lead"
         raise Failure(Exit.USAGE, text + (f", {to}" if to else ""))
+    if accept_data_loss is not None and to not in target.peers:  # a plain DLedger group's members never change
+        raise Failure(Exit.USAGE, f"{to} is no member of {target.group} (known: {', '.join(sorted(target.peers))})")
 
     async def work() -> dict[str, Any]:
         client = target.client(deadline_ms / 1000 + 5)
@@ -57,6 +56,8 @@ def transfer(
             await client.close()
 
     reported = run_async(work)
+    if to is not None and reported.get("code") == ResponseCode.UNKNOWN_MEMBER:
+        raise Failure(Exit.USAGE, f"{to} is no member of {target.group}: `quorumscope members list` says who is")
     moved = reported.get("code") == ResponseCode.SUCCESS
     leads_now = to is not None and reported.get("leaderId") == to
     said_term = reported.get("term")

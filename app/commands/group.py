@@ -27,6 +27,7 @@ from app.commands.plain_members import ask_metadata, with_plain
 from app.commands.standing import AskedMember, StatusProblem, StatusView, pasteable, summary_of
 from app.commands.status_table import hangs, table_of
 from app.commands.targets import Target, in_group
+from app.console.aggregate import newest_log
 from app.health.facts import INFO
 from app.health.next_steps import OF_ANOTHER, OF_ANOTHER_NAME
 from app.health.recall import Recall
@@ -99,7 +100,7 @@ async def ask_group(
     strangers = [one for one in asked if one.reason == OF_ANOTHER_NAME]
     if strangers and all(one.state is None for one in asked):  # then it is the name that is wrong
         raise Denied(f"{strangers[0].id} at {strangers[0].address} answers UNKNOWN_GROUP")
-    named = named_by_leader(target, asked)
+    named = named_by_group(target, asked)
     try:
         asked += await ask_all(named, silent)
     except Denied as error:
@@ -175,12 +176,15 @@ def of_one_group(asked: Sequence[AskedMember]) -> list[AskedMember]:
     ]  # fmt: skip
 
 
-def named_by_leader(target: Target, asked: Sequence[AskedMember]) -> Target:
-    """The members that the group's leader names, and nobody here knew. Their addresses are its word alone: without TLS,
-    which proves who answers there, they are not given the token."""
-    leaders = [one.state for one in asked if one.state is not None and one.state.role == "LEADER"]
-    leader = max(leaders, key=lambda state: state.term or 0, default=None)
-    named = {one.id: one.address for one in (leader and leader.peers) or () if one.address and is_address(one.address)}
+def named_by_group(target: Target, asked: Sequence[AskedMember]) -> Target:
+    """The members that the group's leader names, or without one the newest log, and nobody here knew. Their addresses
+    are its word alone: without TLS, which proves who answers there, they are not given the token."""
+    states = [one.state for one in asked if one.state is not None]
+    leaders = [state for state in states if state.role == "LEADER"]
+    named_by = max(leaders, key=lambda state: state.term or 0, default=None) or newest_log(states)
+    named = {
+        one.id: one.address for one in (named_by and named_by.peers) or () if one.address and is_address(one.address)
+    }
     new = {member_id: address for member_id, address in named.items() if member_id not in target.peers}
     return replace(target, peers=new, token=None if target.tls is None else target.token)
 

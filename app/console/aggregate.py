@@ -21,7 +21,7 @@ from app.times import rfc3339, time_of
 from node.protocol.quorum import majority_of
 from node.views.base import UnknownView
 from node.views.replication import WatermarksView, WatermarkView
-from node.views.state import LinkView, LogView
+from node.views.state import LinkView, LogView, StateView
 
 # Who was heard longer ago than this says nothing about now (the leader steps down without a quorum in about 1 s).
 ACK_FRESH_MS: Final = 2000
@@ -73,8 +73,24 @@ def is_voter(sample: NodeSample, leader: NodeSample) -> bool:
 
 def member_ids(leader: NodeSample | None) -> frozenset[str] | None:
     """Who belongs to the group by its leader's log (SAFETY M1); None where no leader says so."""
-    peers = leader.state.peers if leader is not None and leader.state is not None else None
+    return ids_in(leader.state) if leader is not None else None
+
+
+def ids_in(state: StateView | None) -> frozenset[str] | None:
+    """The configuration in a member's log."""
+    peers = state.peers if state is not None else None
     return frozenset(one.id for one in peers) if peers else None
+
+
+def newest_log(states: Iterable[StateView | None]) -> StateView | None:
+    """Whose log the next leader's would be, of those that answer (Raft's order): its configuration is what counts while
+    nobody leads, whoever was named to be asked."""
+
+    def end(state: StateView) -> tuple[int, int]:
+        term, index = (state.log.end_term, state.log.end_index) if state.log is not None else (None, None)
+        return -1 if term is None else term, -1 if index is None else index
+
+    return max((one for one in states if one is not None), key=end, default=None)
 
 
 def was_removed(sample: NodeSample) -> bool:
@@ -88,8 +104,12 @@ def group_view(
     """Everything but problems, sentence and what needs a memory (`app.console.watch` adds these). `known`: the members
     by the last leader that was heard, for as long as there is none."""
     leader = find_leader(samples, now)
-    inside = member_ids(leader) or known or frozenset(one.node_id for one in samples if not was_removed(one))
-    inside = inside or frozenset(one.node_id for one in samples)  # removed ones alone are asked: nobody tells more
+    removed = frozenset(one.node_id for one in samples if was_removed(one))
+    inside = member_ids(leader) or known
+    if not inside:
+        newest = newest_log(one.state for one in samples if one.node_id not in removed)
+        inside = ids_in(newest) or frozenset(one.node_id for one in samples)
+        inside = inside - removed or inside  # removed ones alone are asked: nobody tells more
     ordered = sorted((one for one in samples if one.node_id in inside), key=lambda one: natural(one.node_id))
     others = sorted((one for one in samples if one.node_id not in inside), key=lambda one: natural(one.node_id))
     members = tuple(member(one, leader, now) for one in ordered)

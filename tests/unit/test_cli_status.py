@@ -536,10 +536,21 @@ def test_without_a_leader_one_that_says_it_was_removed_is_no_voter_that_is_misse
     assert (summary.quorum.size, summary.quorum.answering) == (2, 1)
 
 
-def test_members_that_only_the_leader_knows_are_asked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_leader_the_newest_log_says_who_the_members_are() -> None:
+    """n3 came later, n2 went: who is asked by an old list is not who counts."""
+    log = {"begin_index": 0, "end_index": 12, "end_term": 4}
+    newest = with_peers(member("n0", leader=None, role="CANDIDATE", log=log), "n0", "n1", "n3", "n4")
+    summary = look([newest, silent("n1"), member("n2", leader=None, role="CANDIDATE"), gone("n3"), gone("n4")])
+    assert [one.id for one in summary.members] == ["n0", "n1", "n3", "n4"] and summary.others[0].id == "n2"
+    assert (summary.quorum.size, summary.quorum.needed, summary.quorum.answering) == (4, 3, 1)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_members_that_only_the_group_knows_are_asked_too(monkeypatch: pytest.MonkeyPatch, leads: bool) -> None:
+    marks: Json = {"acks": {**FRESH, "n3": 10}} if leads else {"leader": None, "role": "CANDIDATE"}
     answers = {
-        "n0": with_peers(member("n0", acks={**FRESH, "n3": 10}), *IDS, "n3"),
-        **{one: with_peers(member(one), *IDS, "n3") for one in ("n1", "n2", "n3")},
+        "n0": with_peers(member("n0", **marks), *IDS, "n3"),
+        **{one: with_peers(member(one, leader="n0" if leads else None), *IDS, "n3") for one in ("n1", "n2", "n3")},
     }
     asked: list[tuple[str, str, str | None]] = []
 

@@ -47,7 +47,7 @@ class Clients:
                     break
 
 
-@pytest.mark.parametrize("size", [20, 77, 150])
+@pytest.mark.parametrize("size", [20, pytest.param(77, marks=pytest.mark.long), 150])
 def test_a_crowd_that_takes_all_locks_makes_room_for_whoever_comes(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LOCKS_MAX", ALL)
     clients = Clients(drawn(f"hoarders {size}"))

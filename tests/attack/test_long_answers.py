@@ -54,7 +54,7 @@ def asked(chosen: random.Random) -> str:
     return chosen.choice([f"/api/v1/{page}", segment, segment, f"/api/v1/{entry}"])
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("scheme", ["http", pytest.param("https", marks=pytest.mark.long)])
 def test_long_answers_that_nobody_takes_take_bounded_memory_and_keep_nobody_out(tmp_path: Path, scheme: str) -> None:
     """100 of them took a gigabyte."""
     print(f"ATTACK_SEED={SEED}")

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx2
@@ -30,6 +31,7 @@ from node.http_server import YIELDS_S
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.process
+CONSOLE: Final = pytest.param("console", marks=pytest.mark.long)  # the same server; it takes twice as long
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 60.0
 FEW_DESCRIPTORS = 300
@@ -113,7 +115,7 @@ def half_request(chosen: random.Random, url: str) -> bytes:
     return whole[: chosen.randrange(len(whole))]
 
 
-@pytest.mark.parametrize("where", ["console", "control plane"])
+@pytest.mark.parametrize("where", [CONSOLE, "control plane"])
 def test_idle_and_half_connections_keep_nobody_out(tmp_path: Path, where: str) -> None:
     print(f"seed {SEED}")
     chosen = random.Random(SEED)
@@ -193,7 +195,7 @@ class AheadOfAnswers:
         return False
 
 
-@pytest.mark.parametrize("where", ["console", "control plane"])
+@pytest.mark.parametrize("where", [CONSOLE, "control plane"])
 def test_requests_ahead_of_their_answers_keep_nobody_out(tmp_path: Path, where: str) -> None:
     print(f"seed {SEED}")
     with ExitStack() as stack:

@@ -65,6 +65,7 @@ def specs(planes: list[Plane]) -> list[ReplicaSpec]:
 
 
 @pytest.mark.spark
+@pytest.mark.long  # test_console.py starts the same job, and reads its steps and its finding
 def test_the_job_reports_its_steps_and_finds_the_flipped_byte(tmp_path: Path) -> None:
     stores = build(tmp_path)
     stores[1].flip(150, 60)

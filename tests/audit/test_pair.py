@@ -134,6 +134,7 @@ def test_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_command_says_what_the_audit_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slave_ahead(tmp_path / "master", tmp_path / "slave", random.Random(1))
     stores = ["--store", str(tmp_path / "master"), "--store", str(tmp_path / "slave")]

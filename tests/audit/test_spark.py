@@ -20,7 +20,7 @@ from tests.audit.plane import Plane, serve
 from tests.unit.message_broker import filled
 from tests.unit.message_faults import missing_tail, planted
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,6 @@ def test_the_java_vectors_read_back_as_the_manifest_says(spark: Any, vectors: Pa
     assert not any(r["sealed"] for r in rows)
 
 
-@pytest.mark.long
 def test_message_stores_are_compared_by_the_workers(spark: Any, tmp_path: Path) -> None:
     roots = [filled(tmp_path / "n0", ledger=True).write()]
     _, expected = planted(tmp_path / "n1", missing_tail, 1, ledger=True)

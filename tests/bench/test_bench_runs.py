@@ -72,6 +72,7 @@ def test_brokers_take_store_and_pass_on_and_survive_a_kill(tmp_path: Path, capsy
     assert answer["failover"]["send_s"]["median"] > 0 and answer["failover"]["to_master_changes"] >= 2
 
 
+@pytest.mark.long
 def test_a_state_is_saved_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--state-mb", "5", "--rounds", "1", "--rate", "20", "--data", str(tmp_path))
     assert run(["bench", "snapshot", *words, "--json"]) in (0, 1)  # on a busy machine a leadership may be lost

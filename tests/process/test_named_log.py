@@ -18,7 +18,7 @@ from node.store.reader import StoreReader
 from tests.process.group import ROOT, Group
 from tests.process.test_refusals import Wire, request
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.long]
 
 
 @pytest.fixture

@@ -319,6 +319,7 @@ def test_a_node_that_was_killed_is_started_as_it_was(run: Run) -> None:
     run(work)
 
 
+@pytest.mark.long  # the one that raises is started again in the same way
 def test_a_state_machine_that_hangs_is_started_again(
     tmp_path: Path, steps_path: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

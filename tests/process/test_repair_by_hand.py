@@ -108,6 +108,7 @@ def lose_the_tail(group: Settled, node_id: str, from_index: int) -> None:
         file.write(bytes(path.stat().st_size - entry.pos))
 
 
+@pytest.mark.long
 def test_a_group_whose_members_all_lost_history_comes_back_when_a_person_accepts_the_loss(
     group: Settled, capsys: pytest.CaptureFixture[str]
 ) -> None:

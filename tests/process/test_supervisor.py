@@ -36,7 +36,6 @@ def stand_ins(tmp_path: Path) -> Path:
         "__main__",
         "background",
         "children",
-        "log_lines",
         "logs",
         "printable",
         "private_files",

@@ -277,7 +277,8 @@ ADVICE: Final[dict[str, Advice]] = {
         "{node} runs, and the others end each connection with it, or it ends theirs: no entry gets to it, and it does"
         " not count",
         "put right on {where} what the text says: the members' secret (`[node] secret_file`, then SIGHUP), or"
-        " `[node] group` and `[peers]` (then start {node} again); it is well when this ends with 0",
+        " `[node] group` and `[peers]` (then start {node} again); one that was removed comes back with an empty"
+        " directory only; it is well when this ends with 0",
         "a-member-is-not-let-in",
     ),
     "clock_differs": Advice(

@@ -55,9 +55,11 @@ def why_silent(facts: Facts) -> str:
 
 def may_go_on(members: Sequence[MemberView]) -> list[str]:
     """Whose engine may run though nothing of it reaches us. Where a connection is refused, a machine answers, and the
-    node that should listen there is gone; where a control plane answers, the way there is not cut."""
+    node that should listen there is gone; where a control plane answers, the way there is not cut, and it knows whether
+    its engine runs (`status` has that word of a member that itself never answered)."""
     silent = (one for one in members if one.reach in ("stale", "never") and not engine_silent(one))
-    return [one.id for one in silent if not refused(one)]
+    said_down = {one.id for one in members if one.reach == "never" and one.state and one.state.engine == "down"}
+    return [one.id for one in silent if not refused(one) and one.id not in said_down]
 
 
 def quorum_out_of_sight(facts: Facts) -> Iterator[Finding]:

@@ -348,6 +348,17 @@ def test_a_member_that_is_down_is_started_as_its_control_plane_says_wherever_tha
     assert asked == [("http://127.0.0.1:8433", None)], "an address that a member named gets no token"
 
 
+def test_engines_that_are_down_by_their_control_planes_word_go_on_nowhere() -> None:
+    """Two data directories were exchanged: both refuse, and no quorum is out of sight."""
+    refused = [
+        silent(one) | {"reason": "engine down: it holds another store", "start": {"engine": "down", "self_id": one}}
+        for one in ("n1", "n2")
+    ]
+    summary = look([member("n0", leader=None, role="CANDIDATE"), *refused])
+    assert codes(summary)[0] == ("quorum_lost", None)
+    assert (summary.quorum.standing, summary.quorum.stands, summary.unknown) == (0, False, ())
+
+
 def test_a_member_whose_control_plane_hangs_is_not_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its port refuses; its supervisor, which says nothing, may be starting an engine."""
 

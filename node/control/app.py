@@ -36,7 +36,7 @@ from node.control.broker_alarms import BrokerAlarms
 from node.control.broker_hand_over import BrokerHandOver
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts
-from node.control.data_look import DataLook
+from node.control.data_look import DataLook, why_down
 from node.control.direct import DirectRoute
 from node.control.engine_link import EngineLink
 from node.control.guard import Guard
@@ -52,6 +52,7 @@ from node.openapi_statuses import says
 from node.operator_trail import OperatorTrail
 from node.published import PublishedJson
 from node.strict_query import STRICT
+from node.unwritable import is_unwritable
 from node.views.answers import About, Appended
 
 BODY_BYTES_MAX = 16 << 20
@@ -71,7 +72,8 @@ def make_parts(settings: Settings) -> Parts:
     parts = Parts(
         settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event()
     )
-    parts.data_look = DataLook(settings.node.data)
+    parts.data_look = DataLook(settings.node.data, is_unwritable, False)
+    snapshots.data_look = DataLook(settings.node.data, why_down, None)
     if settings.broker.has_broker:
         parts.broker = BrokerLink(settings)
         if settings.ha.is_classic:

@@ -67,8 +67,8 @@ class Parts:
     event_readers: Counter[str] = field(default_factory=Counter)  # open streams of events by the named token's id
     rereading: Rereading = field(default_factory=Rereading)
     started_with: str | None = None  # the command that starts this node again
-    data_look: DataLook | None = None
-    unwritable_since: str | None = None  # since when nothing may be written to the data directory
+    data_look: DataLook[bool] | None = None  # whether nothing may be written to the data directory
+    unwritable_since: str | None = None  # since when
     broker: BrokerLink | None = None  # where the group has brokers
     broker_alarms: BrokerAlarms | None = None
     flush_changed: bool = False  # the configuration says another one by now: the engine knows which is in force

@@ -339,7 +339,7 @@ async def asked_to_append(
     try:
         return decode(await parts.link.request(code, sent, timeout_s))
     except EngineAway as error:
-        reason = parts.snapshots.down_reason(error)
+        reason = await parts.snapshots.down_reason(error)
         raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
     except FrameError as error:
         raise Problem(413, "Too large", f"body: {error}", outcome="not_appended") from None

@@ -8,16 +8,15 @@ listed.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeVar, cast
 
 from node.config import Settings
+from node.control.data_look import DataLook
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
 from node.protocol.codes import RequestCode
-from node.unwritable import is_unwritable, why_denied, why_gone
 from node.views.base import AnswerView, UnknownView
 from node.views.closures import ClosuresView
 from node.views.events import EventsView
@@ -31,7 +30,6 @@ V = TypeVar("V", bound=AnswerView)
 CACHE_S = 0.05
 TIMEOUT_S = 0.4
 EVENTS_KEPT = 16
-REASON_FILE = "engine-refused.json"
 NAMES: Final[Mapping[type[AnswerView], str]] = {view: name for name, view in VIEWS.items()}
 # What a leader's views say where no engine runs.
 EMPTY: Final[Mapping[type[AnswerView], AnswerView]] = {
@@ -63,6 +61,7 @@ class Snapshots:
         self.locks: dict[str, asyncio.Lock] = {}
         self.unheard_since: str | None = None
         self.events_after: dict[str | None, tuple[float, asyncio.Future[EventsView]]] = {}
+        self.data_look: DataLook[str | None] | None = None  # why no engine runs
         self.without_log: Callable[[type[AnswerView]], Awaitable[AnswerView]] | None = None
 
     async def get(self, view: type[V]) -> V:
@@ -77,7 +76,7 @@ class Snapshots:
             try:
                 answer = await self.ask(view)
             except EngineAway as error:
-                return await self.without_engine(view, "down", self.down_reason(error))
+                return await self.without_engine(view, "down", await self.down_reason(error))
             except (EngineSilent, EngineRefused) as error:
                 return await self.without_engine(view, "stale", str(error))
             self.unheard_since = None
@@ -189,21 +188,16 @@ class Snapshots:
             version=None,
         )
 
-    def down_reason(self, tried: EngineAway) -> str:
-        """Who listens there instead; what the engine or its supervisor wrote down at its end, unless neither can; else
-        that nobody listens."""
-        data = self.settings.node.data
+    async def down_reason(self, tried: EngineAway) -> str:
+        """Who listens there instead; what the data directory tells of the engine's end; else that nobody listens."""
         if isinstance(tried, EngineForeign):
             return str(tried)
-        if is_unwritable(data):  # what stands there is from before
-            return why_denied(data)
-        if not data.exists():  # nor the word that its engine left
-            return why_gone(data)
-        try:
-            note = json.loads((data / REASON_FILE).read_text())
-            return str(note["reason"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return f"nothing answers at its port ({tried})"
+        nobody = f"nothing answers at its port ({tried})"
+        if self.data_look is None:
+            return nobody
+        if not await self.data_look.ask():
+            return f"{nobody}, nor does the disk of {self.data_look.data}: see whether it hangs"
+        return self.data_look.known or nobody
 
 
 def own_url(settings: Settings) -> str:

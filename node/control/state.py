@@ -52,8 +52,10 @@ async def with_own_alarm(parts: Parts, view: StateView) -> StateView:
     if parts.broker_alarms is not None and view.engine == "ok":
         found = parts.broker_alarms.now()
         view = view.model_copy(update={"alarms": ((*(view.alarms or ()), *found))[:ITEMS_MAX]}) if found else view
-    is_denied = parts.data_look is not None and await parts.data_look.is_unwritable()
-    own = [*unwritable(parts, view, is_denied), *not_reread(parts)]
+    own = [*not_reread(parts)]
+    if parts.data_look is not None:
+        await parts.data_look.ask()
+        own = [*unwritable(parts, view, parts.data_look.known), *own]
     return view.model_copy(update={"alarms": (*(view.alarms or ())[: ITEMS_MAX - len(own)], *own)}) if own else view
 
 

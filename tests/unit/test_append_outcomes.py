@@ -39,7 +39,10 @@ def test_only_what_was_not_sent_is_said_to_be_not_appended(error: Exception, sta
     def decode(_body: Any) -> Any:
         raise error
 
-    parts: Any = SimpleNamespace(link=Link(), snapshots=SimpleNamespace(down_reason=str))
+    async def down_reason(away: EngineAway) -> str:
+        return str(away)
+
+    parts: Any = SimpleNamespace(link=Link(), snapshots=SimpleNamespace(down_reason=down_reason))
     with pytest.raises(Problem) as caught:
         asyncio.run(asked_to_append(parts, RequestCode.FAST_APPEND, [b""], 1.0, decode))
     assert (caught.value.status, caught.value.extra["outcome"]) == (status, outcome)

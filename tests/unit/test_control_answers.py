@@ -16,11 +16,12 @@ from fastapi import FastAPI
 
 from node.config import load
 from node.control.app import create_app
-from node.control.data_look import DataLook
+from node.control.data_look import DataLook, why_down
 from node.control.engine_link import EngineAway, EngineSilent
 from node.control.state import with_own_alarm
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.slab_frames import AppendAnswer, AppendedByte, decode_append, encode_append_answer
+from node.unwritable import is_unwritable
 from node.views.state import AlarmView, StateView
 
 Json = dict[str, Any]
@@ -270,7 +271,7 @@ def test_a_directory_that_becomes_unwritable_under_an_engine_that_writes_nothing
     parts: Any = SimpleNamespace(
         settings=SimpleNamespace(node=SimpleNamespace(data=tmp_path)), broker_alarms=None,
         rereading=SimpleNamespace(text="its certificate", since_text=None), unwritable_since=None,
-        data_look=DataLook(tmp_path),
+        data_look=DataLook(tmp_path, is_unwritable, False),
     )  # fmt: skip
     well, down = StateView(self_id="n0", engine="ok", alarms=()), StateView(self_id="n0", engine="down", alarms=())
 
@@ -297,20 +298,48 @@ def test_a_disk_that_hangs_holds_up_one_thread_and_not_the_loop(
     """A look at the file system of a dead NFS server does not return: every request waited behind it."""
     goes_on, looks = threading.Event(), []
 
-    def hangs(_data: Path) -> bool:
+    def look(_data: Path) -> bool:
         looks.append(threading.current_thread())
-        assert goes_on.wait(60)
-        return True
+        assert len(looks) == 1 or goes_on.wait(60)
+        return len(looks) > 1
 
     async def work() -> None:
-        look = DataLook(tmp_path)
-        assert await look.is_unwritable() is False
+        asked = DataLook(tmp_path, look, False)
+        assert (await asked.ask(), asked.known) == (True, False)
         monkeypatch.setattr("node.control.data_look.PATIENCE_S", 0.01)
-        monkeypatch.setattr("node.control.data_look.is_unwritable", hangs)
-        assert [await look.is_unwritable() for _ in range(5)] == [False] * 5, "as it was when the disk answered last"
-        assert len(looks) == 1 and looks[0] is not threading.main_thread()
+        for _ in range(5):
+            assert (await asked.ask(), asked.known) == (False, False), "as it was when the disk answered last"
+        assert len(looks) == 2 and looks[1] is not threading.main_thread()
         goes_on.set()
         monkeypatch.setattr("node.control.data_look.PATIENCE_S", 60)
-        assert await look.is_unwritable() is True, "the answer to the one question that was out"
+        assert (await asked.ask(), asked.known) == (True, True), "the answer to the one question that was out"
 
     asyncio.run(work())
+
+
+def test_why_an_engine_is_down_is_looked_up_off_the_loop_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that a dead disk took along: each state of it asked that disk on the loop."""
+    goes_on = threading.Event()
+
+    def why(data: Path) -> str | None:
+        assert threading.current_thread() is not threading.main_thread() and goes_on.wait(60)
+        return why_down(data)
+
+    async def work(plane: Plane, client: httpx2.AsyncClient) -> None:
+        async def reason() -> str:
+            return str((await client.get("/api/v1/state")).json()["engine_reason"])
+
+        (tmp_path / "engine-refused.json").write_text('{"reason": "the lock is held"}')
+        plane.state = EngineAway("refused")
+        assert await reason() == "the lock is held"
+        plane.parts.snapshots.data_look = DataLook(tmp_path, why, None)
+        monkeypatch.setattr("node.control.data_look.PATIENCE_S", 0.01)
+        hangs = f"nothing answers at its port (refused), nor does the disk of {tmp_path}: see whether it hangs"
+        assert await reason() == hangs
+        monkeypatch.setattr("node.control.data_look.PATIENCE_S", 60)
+        goes_on.set()
+        assert await reason() == "the lock is held"
+        (tmp_path / "engine-refused.json").unlink()
+        assert await reason() == "nothing answers at its port (refused)"
+
+    with_plane(tmp_path, work)

@@ -219,8 +219,12 @@ ADVICE: Final[dict[str, Advice]] = {
     "not_applying": NOT_APPLYING,
     "alarm_applier_down": Advice(
         "the process of {node}'s state machine ended; its engine starts it again by itself, from its snapshot",
-        "see {node}'s output for what ended it; it is well when this ends with 0",
+        "see {node}'s output for what ended it. Where its `load` refuses the newest snapshot (an earlier release took a"
+        " save of no bytes for one): move leadership away where {node} leads, end {node}, move that `snapshot_INDEX`"
+        " out of its `snapshot` directory and keep it, and start {node} again: it applies its log from the one before,"
+        " or is sent its leader's state; it is well when this ends with 0",
         "a-state-machine-does-not-apply",
+        actions=("transfer",),
     ),
     "alarm_apply_failed": replace(
         NOT_APPLYING,

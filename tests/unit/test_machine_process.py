@@ -272,6 +272,31 @@ def test_one_that_cannot_be_loaded_is_an_alarm_that_says_why(tmp_path: Path) -> 
     run(tmp_path, work, choice="tests.unit.machines:Broken")
 
 
+def test_a_snapshot_that_load_refuses_is_moved_away_and_the_log_applied_again(tmp_path: Path) -> None:
+    """An earlier release took a save of nothing for a snapshot. What the advice for it says does help."""
+    choice = "tests.unit.machines:Saved"
+
+    async def write(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        for body in (b"a", b"b"):
+            await client.command(body)
+            assert (await saved(machine))[1] == ""
+
+    async def refused(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await until(lambda: "invalid literal for int" in alarms(engine).get("applier_down", ""))
+
+    async def read(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        assert await all_of(client) == b"a b" and "applier_down" not in alarms(engine)
+
+    store = run(tmp_path, write, choice=choice)
+    newest, _ = snapshots.snapshots_in(tmp_path)
+    shutil.rmtree(newest.path)
+    writer = snapshots.SnapshotWriter(tmp_path)
+    writer.commit(newest.meta)
+    run(tmp_path, refused, choice=choice, store=store)
+    newest.path.rename(tmp_path / newest.path.name)
+    run(tmp_path, read, choice=choice, store=store)
+
+
 def test_a_state_that_cannot_be_saved_is_said_until_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str | None] = []
 

@@ -839,6 +839,15 @@ def test_what_an_alarm_costs_depends_on_who_leads(code: str, node: str, at_stake
     assert f"`{one.command}`" in one.next_step and "do what the text says" not in one.next_step
 
 
+def test_a_snapshot_that_load_refuses_has_a_way_out() -> None:
+    """The engine starts the process again for ever, and it ends over the same bytes each time."""
+    story = Story()
+    text = "nothing is applied: EOFError: Ran out of input"
+    story.node("n1").alarms = [{"code": "applier_down", "severity": "warning", "text": text}]
+    (one,) = story.look(6).problems
+    assert text in one.what and "`load`" in one.step and "snapshot_INDEX" in one.step
+
+
 def test_what_a_deposed_leader_wrote_alone_is_what_will_be_cut() -> None:
     story = Story()
     story.look()

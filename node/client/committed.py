@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from node.client.arguments import number_of
-from node.client.errors import DENIED, Denied, LedgerError, Unreachable, Unsupported
+from node.client.errors import DENIED, LedgerError, Unreachable, Unsupported, read_denied
 from node.client.link import Lost, MemberLink, NotSupported, RemotingError, body_of
 from node.client.members import link_to
 from node.client.retry import Retry
@@ -123,7 +123,7 @@ class Subscription:
         async with asyncio.timeout(self._silent_s):
             pushed = decode_position(body_of(self._link, await self._mail.get()))
         if pushed.code in DENIED:
-            raise Denied(f"{self._link.member_id} answers {pushed.code.value} {pushed.code.name} to a stream")
+            raise read_denied(self._link.member_id, pushed.code)
         if pushed.code is not ResponseCode.SUCCESS:
             raise Lost(f"{self._link.member_id} ended the stream: {pushed.code.name}", sent=True)
         position = position_of(self._link.member_id, pushed, self._asked_at)

@@ -9,6 +9,11 @@ from typing import Final
 from node.protocol.codes import ResponseCode
 
 DENIED: Final = frozenset({ResponseCode.UNKNOWN_GROUP, ResponseCode.UNEXPECTED_MEMBER})
+# As members say it of other requests: their answers to reads have no room for words.
+NO_RIGHT_TO_READ: Final = (
+    "this needs the right to read here: show this member's token, the content of its [node] token_file, or a token or"
+    " certificate that has it in [access]"
+)
 
 
 class LedgerError(Exception):
@@ -81,6 +86,12 @@ class Refused(LedgerError):
     def __init__(self, message: str, *, missing: str) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+def read_denied(member_id: str, code: ResponseCode) -> Denied:
+    """What that refusal of a read (one of `DENIED`) means, and what to do."""
+    text = f"{member_id} answers {code.value} {code.name}"
+    return Denied(f"{text}: {NO_RIGHT_TO_READ}" if code is ResponseCode.UNEXPECTED_MEMBER else text)
 
 
 class AnotherGroup(Denied):

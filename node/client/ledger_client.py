@@ -19,7 +19,7 @@ from node.client.append_group import AppendResult
 from node.client.appends import Appends
 from node.client.arguments import bodies_of_run, checked_addresses, index_of
 from node.client.committed import CommittedPosition, CommittedStream
-from node.client.errors import DENIED, Denied, LedgerError, Trimmed, Unreachable, Unsupported, WrongLoop
+from node.client.errors import DENIED, Denied, LedgerError, Trimmed, Unreachable, Unsupported, WrongLoop, read_denied
 from node.client.lane import Lane, open_lane
 from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink, NotSupported, RemotingError
@@ -246,7 +246,7 @@ class LedgerClient:
                     raise Trimmed(from_index, begin_index, link.member_id)
                 retry.reason = f"{link.member_id} answers {code.value} {code.name}"
                 if code in DENIED:
-                    raise Denied(retry.reason)
+                    raise Denied(retry.reason) if link.plain else read_denied(link.member_id, code)
                 if code is ResponseCode.UNEXPECTED_ARGUMENT or (link.plain and code is not ResponseCode.NOT_LEADER):
                     raise LedgerError(retry.reason)
             except NotSupported as error:

@@ -158,7 +158,11 @@ class Guard:
         right = needed(scope["method"], scope["path"])
         scope.setdefault("state", {}).update(caller=caller, still=lambda: self.still(asked, right))
         if right not in caller.rights:
-            detail = f"This needs the right `{words_of(right)}`; the token {caller.name} has {words_of(caller.rights)}."
+            word = words_of(right)
+            detail = (
+                f"This needs the right `{word}`; the token {caller.name} has {words_of(caller.rights)}. Show one that"
+                f" has it: `quorumscope access issue NAME --rights {word}` makes one, on this node's machine."
+            )
             raise Problem(403, "Not allowed", detail)
 
     def still(self, asked: Headers, right: Right) -> bool:

@@ -64,7 +64,9 @@ def test_a_token_calls_what_it_has_the_right_to_and_nothing_else(tmp_path: Path,
                     assert answer.status_code not in (401, 403), said
                     served += 1
                 else:
-                    assert answer.status_code == 403 and "the token ann has" in answer.json()["detail"], said
+                    detail = answer.json()["detail"]
+                    assert answer.status_code == 403 and "the token ann has" in detail, said
+                    assert "`quorumscope access issue NAME --rights " in detail
                 if path not in guard.OPEN_PATHS:
                     assert (await nobody.request(method, path, **body)).status_code == 401, said
         assert served > (3 if right else 0)

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from app.commands.endings import Exit
+from app.commands.ledger_calls import failure_of
 from node.access_rows import ALL, Right, Row, row_of, rows_of
 from node.client import Denied, LedgerClient
+from node.client.errors import NO_RIGHT_TO_READ
 from node.config import ConfigError, load
-from node.engine.access import Access
+from node.engine.access import Access, refusal_text
 from node.engine.engine import Engine
 from node.protocol.codes import RequestCode, ResponseCode, VoterState
 from node.store.log_store import HardState
@@ -156,7 +159,8 @@ def test_each_does_what_its_row_says_and_nothing_else(tmp_path: Path) -> None:
                 (clients[READER], "append"), (nobody, "append"), (nobody, "read"), (nobody, "state"),
                 (clients[WRITER], "read"), (clients[WRITER], "state"), (clients[READER], "transfer"),
             ):  # fmt: skip
-                with pytest.raises(Denied):
+                right = {"state": "observe", "transfer": "operate"}.get(forbidden, forbidden)
+                with pytest.raises(Denied, match=rf"the right to {right} .*token_file"):
                     if forbidden == "append":
                         await one.append(b"never")
                     elif forbidden == "read":
@@ -173,6 +177,23 @@ def test_each_does_what_its_row_says_and_nothing_else(tmp_path: Path) -> None:
         finally:
             for client in clients.values():
                 await client.close()
+
+    beside(tmp_path, ROWS, work)
+
+
+def test_a_stream_without_its_right_says_which_one_is_missing(tmp_path: Path) -> None:
+    """Answers to reads and streams have no room for words."""
+
+    async def work(peers: str, _port: int) -> None:
+        client = LedgerClient(peers, deadline_s=20, token=WRITER)
+        try:
+            with pytest.raises(Denied, match=r"402 UNEXPECTED_MEMBER.*the right to read .*token_file") as denied:
+                async for _ in client.committed("n0"):
+                    raise AssertionError("a position, without the right to it")
+            assert refusal_text(Right.READ) == NO_RIGHT_TO_READ
+            assert "--token-file FILE" in str(failure_of(denied.value)) and failure_of(denied.value).code == Exit.DENIED
+        finally:
+            await client.close()
 
     beside(tmp_path, ROWS, work)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from threading import get_ident
 
 
 class LoopHome:
@@ -21,6 +22,7 @@ class LoopHome:
         self._wrong = wrong
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        self.thread = 0  # that of the last check that passed: a call from the same one may go without
 
     def check(self) -> asyncio.AbstractEventLoop:
         """The loop, from the first call on. Raises `wrong` in another loop, in none, and in another process."""
@@ -34,4 +36,5 @@ class LoopHome:
             raise self._wrong(
                 "a client belongs to the event loop and the process of its first call: make another one here"
             )
+        self.thread = get_ident()
         return running

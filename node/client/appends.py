@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from threading import get_ident
 from typing import Any, Final, Protocol
 
 from node.client.append_group import AppendResult, Group
@@ -104,6 +105,8 @@ class Appends:
         bodies = self._bodies
         if len(bodies) >= self._full_at or len(body) > SMALL_BODY_BYTES_MAX or type(body) is not bytes:
             return self.submit_run([body_of_entry(body)])
+        if get_ident() != self._home.thread:
+            self._home.check()
         bodies.append(body)
         answer = self._new_answer()
         self._answers.append(answer)

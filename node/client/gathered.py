@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
 
 from node.background import Background
@@ -45,6 +46,8 @@ class Gathered(Generic[T, R]):
         calls = self._calls
         if not calls or self._weight + weight > self._most or self._bytes + size_bytes > self._bytes_max:
             calls = self._begin()
+        elif get_ident() != self._home.thread:
+            self._home.check()
         self._weight += weight
         self._bytes += size_bytes
         calls.append(call)

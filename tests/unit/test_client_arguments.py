@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -149,6 +150,30 @@ def test_a_client_of_another_loop_says_so() -> None:
                 await asyncio.wait_for(call, WITHIN_S)
 
     asyncio.run(second())
+
+
+def test_another_thread_puts_nothing_into_this_turns_frame() -> None:
+    """It was taken into the frame that was open, while its own loop went on with it, and had a future of that one."""
+
+    def elsewhere(client: LedgerClient) -> str:
+        try:
+            client.submit(b"foreign")
+        except WrongLoop as error:
+            return str(error)
+        return ""
+
+    async def work() -> None:
+        client, member = await used_client()
+        calls = [client.submit(b"%d" % number) for number in range(3)]
+        with ThreadPoolExecutor(1) as other:
+            assert "none runs here" in other.submit(elsewhere, client).result()
+        calls.append(client.submit(b"3"))
+        await asyncio.gather(*calls)
+        assert [body for bodies in member.appends for body in bodies] == [b"x", b"0", b"1", b"2", b"3"]
+        await client.close()
+        member.server.close()
+
+    asyncio.run(asyncio.wait_for(work(), WITHIN_S))
 
 
 def test_a_blocking_client_is_the_process_s_that_made_it() -> None:

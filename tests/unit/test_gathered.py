@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -76,7 +77,10 @@ def test_a_call_of_another_loop_is_refused_and_not_carried_out() -> None:
         await gathered.add(2, 1, 1)
 
     async def story() -> None:
-        assert await gathered.add(1, 1, 1) == 1
+        first = gathered.add(1, 1, 1)
+        with ThreadPoolExecutor(1) as other:  # while those of this turn have not left
+            assert isinstance(other.submit(gathered.add, 2, 1, 1).exception(), WrongLoop)
+        assert await first == 1
         with pytest.raises(WrongLoop):
             await asyncio.to_thread(asyncio.run, elsewhere())
         with pytest.raises(WrongLoop):

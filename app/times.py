@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+SECOND_60: Final = re.compile(r"(.{10}.\d\d:\d\d:)60(.*)")
 LATEST: Final = datetime.max.replace(tzinfo=UTC)
 CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database; what differs by more is wrong
 
@@ -26,14 +28,21 @@ def rfc3339(at: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An RFC 3339 time; ValueError without a zone, and where it is in no year that there is in UTC."""
-    at = datetime.fromisoformat(text)
-    if at.tzinfo is None:
-        raise ValueError(f"{text!r} names no time zone")
+    """An RFC 3339 time; a leap second is the one behind it. ValueError without a zone, for a second 60 that ends no
+    day in UTC, and where it is in no year that there is in UTC."""
+    second_60 = SECOND_60.fullmatch(text)
     try:
-        return at.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"{text!r}: {error}") from None
+        at = datetime.fromisoformat((f"{second_60[1]}59{second_60[2]}" if second_60 else text).upper())
+        if at.tzinfo is None:
+            raise ValueError("no zone")
+        at = at.astimezone(UTC)
+        if second_60 is None:
+            return at
+        if (at.hour, at.minute) != (23, 59):
+            raise ValueError("no leap second")
+        return at + timedelta(seconds=1)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no RFC 3339 time with a zone, such as 2026-01-31T13:45:00Z") from None
 
 
 def time_of(text: str | None) -> datetime | None:

@@ -88,8 +88,8 @@ def time_or_none(text: str | None, name: str) -> datetime | None:
         return None
     try:
         return parse_time(text.replace(" ", "+"))  # a plus that somebody forgot to encode
-    except ValueError:
-        raise Invalid(f"{name}: {text!r} is not an RFC 3339 time with a zone") from None
+    except ValueError as error:
+        raise Invalid(f"{name}: {error}") from None
 
 
 def note(request: Request, target: str, *, before: Any = None, after: Any = None) -> None:

@@ -79,7 +79,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["audit", "--store", "d", "--from", str(2**63)], "--from"),
         (["consumer", "reset", "g", "--topic", "t", "--queue", str(2**31)], "--queue"),
         (["tail", "--from", "-3"], "--from"),
-        (["transfer", "n9", "--peers", PEERS], "n9 is no member"),
         (["node"], "[peers] is empty"),
         (["node", "--id", "n1", "--peers", PEERS], '"n1" is not one of [peers]'),
         (["node", "--id", "n0", "--peers", "n0-10.0.0.1:1"], "secret_file"),

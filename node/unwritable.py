@@ -20,11 +20,17 @@ def why_denied(data: Path) -> str:
     )
 
 
-def why_gone(directory: Path) -> str:
+def why_gone(directory: Path, *, in_a_pair: bool = False) -> str:
     """What to do where a directory was taken from under its engine: removed, renamed, replaced, or with its disk."""
+    lost = (
+        "promote the pair's other broker where this one was the master, then start the node: with an empty directory it"
+        " is a slave, and is sent all of the log"
+        if in_a_pair
+        else "start the node without --init while the other members hold the log: it comes back without a vote, and its"
+        " leader brings it all of the log"
+    )
     return (
-        f"{directory} was removed, renamed or replaced, or its disk taken away, so nothing more is confirmed here: put"
-        " it back as it was (rename it back, mount the disk), then start the node again, and nothing is lost; where it"
-        " is lost, start the node without --init while the other members hold the log: it comes back without a vote,"
-        " and its leader brings it all of the log"
+        f"{directory} (or the file named lock in it) was removed, renamed or replaced, or its disk taken away, so"
+        " nothing more is confirmed here: put it back as it was (rename it back, mount the disk), then start the node"
+        f" again, and nothing is lost; where it is lost, {lost}"
     )

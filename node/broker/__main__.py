@@ -39,7 +39,7 @@ from node.collector import Collector
 from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
 from node.logs import Log
 from node.message_store.dispatch_mark import OURS
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, StoreMoved
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.write_files import OsDisk
 from node.printable import escaped, print_line
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
     log.take_over()
     try:
         uvloop.run(serve(settings, log, arguments))
-    except (AnotherLog, LockHeld, ConfigError) as error:
+    except (AnotherLog, LockHeld, StoreMoved, ConfigError) as error:
         return last_word(log, EXIT_REFUSED, error)
     except PortTaken as error:
         return last_word(log, EXIT_UNAVAILABLE, error)

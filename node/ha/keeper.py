@@ -1,7 +1,8 @@
 """Who owns a LocalMessageStore in a process: flushes in a thread, dispatches, lets waits end, saves now and then.
 
 Invariants: the store is touched in the event loop only, files are synced in a thread with descriptors of its own; a
-flush that fails ends all waits, and nothing more is taken; queues and marks are saved behind a flush of the log.
+flush that fails ends all waits, and nothing more is taken, and so does a directory that was taken from under it; queues
+and marks are saved behind a flush of the log.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ from node.message_store.write_files import Disk, OsDisk
 SAVE_EVERY_MS: Final = 10_000
 LOOK_MS: Final = 100
 NEXT_AGAIN_MS: Final = 5000
+PLACE_LOOK_MS: Final = 1000  # so often, also where nothing is flushed, it is asked whether the directory is still there
 BEHIND_BYTES: Final = 16 << 20  # from here on more is dispatched in a turn than a slave gets in one
 T = TypeVar("T")
 
 
 class StoreKeeper:
-    """See the module's docstring. `after_put` wakes who sends to slaves, `after_flush` who reports to a master."""
+    """See the module's docstring. `after_put` wakes who sends to slaves, `after_flush` who reports to a master;
+    `check_place` raises OSError where the next start would not find what is written here, and is called in a thread."""
 
     def __init__(
         self, store: LocalMessageStore, after_put: Callable[[], None] = lambda: None,
-        after_flush: Callable[[], None] = lambda: None,
+        after_flush: Callable[[], None] = lambda: None, check_place: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.store = store
-        self._after_put, self._after_flush = after_put, after_flush
+        self._after_put, self._after_flush, self._check_place = after_put, after_flush, check_place
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self.on_dispatched: list[Callable[[dict[tuple[str, int], int]], None]] = []
@@ -47,6 +50,7 @@ class StoreKeeper:
         self._has_put = False
         self._flushed_ms = self._saved_ms = now_ms()
         self._next_ms = 0
+        self._place_ms = self._flushed_ms
 
     def put(self, message: NewMessage) -> asyncio.Future[PutResult]:
         """Done when it is answered."""
@@ -91,7 +95,7 @@ class StoreKeeper:
     async def run(self) -> None:
         """For ever; a flush that fails raises OSError when everybody was answered, and so does a log that found no room
         for a write, once there is some: its next start finds where it ends."""
-        flush = next_file = None
+        flush = next_file = look = None
         try:
             while True:
                 self._wake.clear()
@@ -99,11 +103,13 @@ class StoreKeeper:
                 self.store.tick(now)
                 if self.store.log.lacked_room and not self.store.full:
                     raise OSError(f"there is room again, and the log is opened anew ({self.store.log.broken_by})")
-                flush, next_file = self._over(flush), self._over(next_file)
+                flush, next_file, look = self._over(flush), self._over(next_file), self._over(look)
                 if flush is None and self._flush_is_due(now):
                     flush = self._beside(self._flush())
                 if next_file is None and self._next_is_due(now):
                     next_file = self._beside(self._make_next(now))
+                if look is None and now - self._place_ms >= PLACE_LOOK_MS:
+                    look = self._beside(self._look_at_place())
                 before = self.store.end_position
                 self._dispatch()
                 if self.store.end_position > before:
@@ -113,7 +119,7 @@ class StoreKeeper:
                     async with asyncio.timeout(LOOK_MS / 1000):
                         await self._wake.wait()
         finally:
-            tasks = [task for task in (flush, next_file) if task is not None]
+            tasks = [task for task in (flush, next_file, look) if task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,6 +154,14 @@ class StoreKeeper:
             following.is_ready = True
         except OSError:
             self._next_ms = now + NEXT_AGAIN_MS
+
+    async def _look_at_place(self) -> None:
+        self._place_ms = now_ms()
+        try:
+            await self._to_its_end(self._check_place)
+        except OSError as error:
+            self.store.flush_failed(error)
+            raise
 
     async def exclusively(self, work: Callable[[], int]) -> int:
         """`work` in a thread, to its end also where this is cancelled. No flush runs meanwhile, for one that began
@@ -197,7 +211,7 @@ class StoreKeeper:
     async def _flush_now(self) -> None:
         found = self.store.begin_flush()
         is_save = now_ms() - self._saved_ms >= SAVE_EVERY_MS
-        steps = [found.sync, self.pages.leaving(found.upto)]
+        steps = [found.sync, lambda _disk: self._check_place(), self.pages.leaving(found.upto)]
         if is_save:
             steps += [self.store.dispatcher.begin_save(), self.store.begin_mark(found)]
         try:

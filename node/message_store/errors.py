@@ -24,6 +24,11 @@ class NoSpaceToSave(OSError):
     """What says how far files are sound could not be written for lack of space: what it said before is still true."""
 
 
+class StoreMoved(OSError):
+    """The path does not lead to the directory any more that was opened: nothing written from now on counts as stored,
+    since the next process would not find it."""
+
+
 class NoSpaceToWrite(OSError):
     """Queues or index have no room for what is dispatched: all is as it was before, and it may be tried again."""
 

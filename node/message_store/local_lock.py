@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, StoreMoved
 from node.message_store.store_files import LOCK_CONTENT
 
 LOCK: Final = "lock"
@@ -24,13 +24,25 @@ class StoreLock:
 
     def __init__(self, root: Path) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._fd = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path = root / LOCK
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         except OSError as error:
             os.close(self._fd)
-            raise MessageStoreError(f"another broker runs in {root}: it holds {root / LOCK}") from error
+            raise MessageStoreError(f"another broker runs in {root}: it holds {self._path}") from error
         os.pwrite(self._fd, LOCK_CONTENT, 0)
+
+    def check_place(self) -> None:
+        """Files that are open outlast their names, and end with this process. Raises StoreMoved."""
+        try:
+            is_here = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except (FileNotFoundError, NotADirectoryError):
+            is_here = False
+        except OSError:  # it cannot be looked at, which makes it no other file; a sync fails by itself
+            return
+        if not is_here:
+            raise StoreMoved(f"{self._path.parent} is not the directory any more that was opened")
 
     def release(self) -> None:
         os.close(self._fd)

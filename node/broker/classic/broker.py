@@ -123,7 +123,7 @@ class ClassicBroker:
         self._lock, self.store = files
         root = settings.node.data
         self.limits: PutLimits = self.store.limits
-        self.keeper = StoreKeeper(self.store, after_flush=lambda: self.pair.follower.report())
+        self.keeper = StoreKeeper(self.store, lambda: None, lambda: self.pair.follower.report(), self._lock.check_place)
         self.on_dispatched: list[Callable[[Touched], None]] = self.keeper.on_dispatched
         self.pair = Pair(settings, self.store, self.keeper, note)
         if settings.node.secret_file is not None:

@@ -15,15 +15,16 @@ from node.collector import Collector
 from node.config import Settings, split_address
 from node.ha.sockets import CannotListen
 from node.logs import Log
-from node.message_store.errors import MessageStoreError
+from node.message_store.errors import MessageStoreError, StoreMoved
 from node.printable import print_line
 from node.rereading import Rereading
+from node.unwritable import why_gone
 
 READY: Final = "broker"
 
 
 async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rereading: Rereading) -> None:
-    """`rereading`: gets what this broker reads again. Raises OSError, MessageStoreError, PortTaken."""
+    """`rereading`: gets what this broker reads again. Raises OSError (StoreMoved), MessageStoreError, PortTaken."""
     settings.node.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = await asyncio.to_thread(open_files, settings)
     broker = ClassicBroker(
@@ -31,6 +32,7 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
     )
     clients: ClientPort | None = None
     running: asyncio.Task[None] | None = None
+    moved: StoreMoved | None = None
     collector = Collector(asyncio.get_running_loop())
     collector.start()
     try:
@@ -51,11 +53,18 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
         if running is not None:
             running.cancel()
             await asyncio.wait([running])
-        if clients is not None:
+        try:
+            files.lock.check_place()
+        except StoreMoved as error:  # what stands there now, if anything does, is not of this log
+            moved = error
+            files.store.flush_failed(error)
+        if clients is not None and moved is None:
             with contextlib.suppress(OSError):  # a full disk: what consumers commit again is no loss
                 clients.save()
         collector.stop()
         with contextlib.suppress(OSError, MessageStoreError):  # its next start finds out
             await asyncio.to_thread(broker.close)
+        if moved is not None:  # whatever it met then: a start would make another, empty directory
+            raise StoreMoved(f"{moved}: {why_gone(settings.node.data, in_a_pair=True)}")
     if running is not None and not running.cancelled():
         running.result()

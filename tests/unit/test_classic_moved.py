@@ -1,0 +1,113 @@
+"""A classic broker whose directory was taken from under it confirms nothing more: its next start would not find it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.broker.classic import process
+from node.config import Settings
+from node.ha import keeper
+from node.message_store.errors import StoreMoved
+from node.rereading import Rereading
+from node.rocketmq.codes import Answer
+from tests.unit.classic_kit import classic, classic_settings, pair_ports, story
+
+Taken = Callable[[Path], None]
+
+
+def renamed(directory: Path) -> None:
+    directory.rename(directory.with_name("elsewhere"))
+
+
+def removed(directory: Path) -> None:
+    renamed(directory)  # at once: a thread may be making a file in it
+    shutil.rmtree(directory.with_name("elsewhere"))
+
+
+def copy_in_place(directory: Path) -> None:
+    renamed(directory)
+    shutil.copytree(directory.with_name("elsewhere"), directory)
+
+
+WAYS = pytest.mark.parametrize("take", [removed, renamed, copy_in_place])
+
+
+def settings_of(root: Path) -> Settings:
+    return classic_settings(root, "m", "async_master", pair_ports("m"), **{"node.flush": "sync"})
+
+
+@WAYS
+def test_nothing_is_confirmed_any_more(tmp_path: Path, take: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "PLACE_LOOK_MS", 1 << 40)
+
+    @story
+    async def sent() -> None:
+        async with classic(settings_of(tmp_path)) as master, master.client() as client:
+            assert [one.code for one in await client.send(b"before")] == [Answer.SUCCESS]
+            take(tmp_path / "m")
+            assert [one.code for one in await client.send(b"after")] != [Answer.SUCCESS]
+            await asyncio.wait([master.running])
+
+    with pytest.raises(OSError):  # and it ends
+        sent()
+
+
+@WAYS
+def test_one_that_has_nothing_to_do_ends_too(tmp_path: Path, take: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it confirmed before would not be found by its next start either."""
+    monkeypatch.setattr(keeper, "PLACE_LOOK_MS", 1)
+    why: list[BaseException | None] = []
+
+    @story
+    async def idle() -> None:
+        async with classic(settings_of(tmp_path)) as master:
+            take(tmp_path / "m")
+            await asyncio.wait([master.running])
+            why.append(master.running.exception())
+
+    with pytest.raises(OSError):  # it ended, and its tables find no directory either
+        idle()
+    assert isinstance(why[0], StoreMoved) and "is not the directory any more" in str(why[0])
+
+
+@WAYS
+def test_its_process_says_so_and_leaves_alone_what_is_there_now(
+    tmp_path: Path, take: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again by itself it would be the master of another, empty log."""
+    monkeypatch.setattr(keeper, "PLACE_LOOK_MS", 1)
+    settings, directory = settings_of(tmp_path), tmp_path / "m"
+
+    def there() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+    @story
+    async def served() -> None:
+        listens, never = asyncio.Event(), asyncio.create_task(asyncio.Event().wait())
+        log: Any = SimpleNamespace(note=lambda kind, *_more, **_fields: listens.set() if kind == "listening" else None)
+        serving = asyncio.create_task(process.serve(settings, log, never, Rereading()))
+        await listens.wait()
+        take(directory)
+        before = there()
+        try:
+            await serving
+        finally:
+            assert before.items() <= there().items()
+
+    with pytest.raises(StoreMoved, match=r"was removed, renamed or replaced.*it is a slave"):
+        served()
+
+
+@story
+async def test_one_that_was_renamed_and_put_back_is_the_same(tmp_path: Path) -> None:
+    async with classic(settings_of(tmp_path)) as master, master.client() as client:
+        renamed(tmp_path / "m")
+        (tmp_path / "elsewhere").rename(tmp_path / "m")
+        assert [one.code for one in await client.send(b"after")] == [Answer.SUCCESS]

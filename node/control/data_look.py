@@ -33,9 +33,10 @@ class DataLook(Generic[T]):
         """Whether the disk answers in time; `known` is then as it is now."""
         if self._asked is None:
             loop = asyncio.get_running_loop()
-            self._asked = loop.create_future()
+            asked: asyncio.Future[None] = loop.create_future()
             # Not an executor's: its threads are waited for at the process's end.
-            threading.Thread(target=self._in_thread, args=(loop, self._asked), name="data-look", daemon=True).start()
+            threading.Thread(target=self._in_thread, args=(loop, asked), name="data-look", daemon=True).start()
+            self._asked = asked  # once it is on its way: where no thread can be had, the next one asks again
         done, _ = await asyncio.wait([self._asked], timeout=PATIENCE_S)
         return bool(done)
 

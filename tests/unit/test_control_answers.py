@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -343,3 +344,16 @@ def test_why_an_engine_is_down_is_looked_up_off_the_loop_too(tmp_path: Path, mon
         assert await reason() == "nothing answers at its port (refused)"
 
     with_plane(tmp_path, work)
+
+
+def test_a_look_for_which_no_thread_can_be_had_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        look = DataLook(tmp_path, lambda _data: True, False)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            with pytest.raises(RuntimeError):
+                await look.ask()
+        monkeypatch.setattr("node.control.data_look.PATIENCE_S", 30)
+        assert await look.ask() and look.known
+
+    asyncio.run(work())

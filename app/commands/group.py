@@ -29,7 +29,7 @@ from app.commands.status_table import hangs, table_of
 from app.commands.targets import Target, in_group
 from app.console.aggregate import newest_log
 from app.health.facts import INFO
-from app.health.next_steps import OF_ANOTHER, OF_ANOTHER_NAME
+from app.health.foreign import OF_ANOTHER, OF_ANOTHER_NAME
 from app.health.recall import Recall
 from node.client import AnotherGroup, Denied, LedgerClient, LedgerError, UnknownGroup, Unreachable, Unsupported
 from node.protocol.group_id import is_group_id

@@ -24,9 +24,9 @@ from app.console.verdict import conclude
 from app.health.classify import classify
 from app.health.clock_steps import ClockStep, WallClock, boot_s
 from app.health.facts import seconds_since, spell
+from app.health.foreign import OTHER_GROUP, OTHER_NAME
 from app.health.group_view import AuditView, GroupView, Incident, Problem
 from app.health.incidents import Incidents, event_of_incident
-from app.health.next_steps import OTHER_GROUP, OTHER_NAME
 from app.health.recall import Recall
 from app.times import rfc3339, time_of, utc_now
 from node.background import Background

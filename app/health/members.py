@@ -17,8 +17,9 @@ from app.health.facts import (
     seconds_since,
     spelled_range,
 )
+from app.health.foreign import is_foreign
 from app.health.group_view import GroupView, MemberView
-from app.health.kept_out import says_kept_out
+from app.health.kept_out import outsiders, says_kept_out
 from app.health.links import heard_ms
 from app.times import time_of
 from node.views.state import AlarmView, FaultView, RepairView
@@ -70,7 +71,10 @@ def engine_down(facts: Facts) -> Iterator[Finding]:
 
 
 def silent(facts: Facts) -> Iterator[Finding]:
+    not_let_in = outsiders(facts)
     for one in facts.members:
+        if one.id in not_let_in and is_foreign(one):
+            continue  # `kept_out` says it, and who else finds it so
         severity = CRITICAL if facts.stands is False else ATTENTION
         why = f" ({one.problem})" if one.problem else ""
         if one.reach == "never":

@@ -16,6 +16,7 @@ from app.health.advice import ADVICE, ALARM, SCRUB
 from app.health.advice_row import Advice
 from app.health.confirming import survives, writes_stopped
 from app.health.facts import Finding, spelled_range
+from app.health.foreign import OF_ANOTHER, OF_ANOTHER_NAME, OTHER_GROUP, OTHER_NAME
 from app.health.group_view import ClusterView, GroupView, MemberView, NextStep
 from app.health.links import heard_ms
 from app.health.members import COUNTED_MS, engine_silent, heard_meanwhile
@@ -34,10 +35,6 @@ from app.health.silences import (
     STRANGER,
 )
 
-OTHER_GROUP: Final = " belongs to another group of this name"
-OTHER_NAME: Final = " belongs to the group "
-OF_ANOTHER: Final = "it belongs to another group "  # as `status` words it
-OF_ANOTHER_NAME: Final = "it belongs to a group of another name"
 HUNG_UP: Final = "the connection closed"  # as the client words it
 DOCS: Final = "docs/problems.md"
 TOKEN_HEADER: Final = ' -H "Authorization: Bearer $QUORUMSCOPE_TOKEN"'

@@ -666,6 +666,15 @@ def test_a_member_of_a_group_of_another_name_keeps_nobody_from_seeing_the_others
         asyncio.run(commands.ask_group(target))
 
 
+def test_a_stranger_that_its_own_group_does_not_let_in_is_one_problem() -> None:
+    alarm = {"code": "hello_refused", "severity": "warning", "peer_id": "n2", "text": "n2: it is of another group"}
+    leader = with_peers(member("n0", acks=FRESH | {"n2": 9_000}, alarms=[alarm]), *IDS)
+    leader["state"]["peers"][2]["connected"] = False
+    for why in ("it belongs to another group 'g': its id is x, not y", "it belongs to a group of another name"):
+        assert codes(look([leader, member("n1"), gone("n2") | {"reason": why}])) == [("kept_out", "n2")]
+    assert ("member_unreachable", "n2") in codes(look([leader, member("n1"), gone("n2")])), "it is gone since"
+
+
 # --- on a terminal ---
 
 

@@ -133,6 +133,14 @@ def another_secret(story: Story) -> None:
     story.look(10)
 
 
+def another_group(story: Story) -> None:
+    """Its member listens at n2's address, and its control plane where n2's was."""
+    for one in ("n0", "n1"):
+        refuses(story, one, "n2", why="it belongs to another group: its id is 2e2e")
+    story.why_silent = "http://n2:8433 belongs to another group of this name"
+    never_reached(story)
+
+
 def looks_at_wrong_addresses(story: Story) -> None:
     """n1's own configuration exchanges two addresses; the others reach it, and it follows."""
     story.look()
@@ -525,6 +533,13 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         ["kept_out"],
         "n1 is not let in by n0 and n2, for 5 s: n1 at n1:1: what answers there does not prove the members' secret: it"
         " has another secret.",
+        "Quorum stands",
+    ),
+    (
+        another_group,
+        "attention",
+        ["kept_out"],
+        "n2 is not let in by n0 and n1, for 4 s: n2 at n2:1: it belongs to another group: its id is 2e2e",
         "Quorum stands",
     ),
     (

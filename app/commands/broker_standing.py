@@ -9,12 +9,12 @@ be unknown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from app.commands.broker_calls import with_reason
 from app.commands.control_calls import SILENT_AFTER_S, control_state
-from app.commands.endings import Failure
+from app.commands.endings import Exit, Failure
 from app.commands.standing import AskedMember
 from app.commands.targets import Target
 from node.views.state import AlarmView, StateView
@@ -25,31 +25,26 @@ NOT_THE_ENGINES: Final = (CODES, "control_", "data_unwritable")
 
 
 async def with_broker_alarms(members: Sequence[AskedMember], target: Target) -> list[AskedMember]:
-    """The same members; the states of those that answer have their brokers' alarms. Where the members' own addresses
-    are all that is known, the leader's control plane, as it names it, says whether there are brokers at all."""
+    """The same members; the states of those whose control planes answer have what these warn of. Where nobody knows
+    beforehand whether the group has brokers, control planes say."""
     if target.demo and not target.has_brokers:  # its note says so
         return list(members)
     named = {one.id: target.control_urls.get(one.id) or one.control_url for one in members if one.state}
     urls = {member_id: url for member_id, url in named.items() if url}
-    leads = {one.id for one in members if one.state and one.state.role == "LEADER"}
-    first = urls.keys() & (urls if target.control_urls or target.has_brokers else leads)
-    states = await states_at(target, {one: urls[one] for one in first})
-    if not target.has_brokers and not any(has_broker(one) for one in states.values()):
-        return [with_alarms(one, said) if (said := states.get(one.id)) else one for one in members]
-    states |= await states_at(target, {one: url for one, url in urls.items() if one not in first})
-    return [completed(one, states[one.id]) if one.id in states else one for one in members]
+    found = await asyncio.gather(*(asyncio.to_thread(state_at, target, one, url) for one, url in urls.items()))
+    states = dict(zip(urls, found, strict=True))
+    add = completed if target.has_brokers or any(map(has_broker, found)) else with_alarms
+    return [add(one, states[one.id]) if one.id in states else one for one in members]
 
 
-async def states_at(target: Target, urls: Mapping[str, str]) -> dict[str, StateView | Failure]:
-    found = await asyncio.gather(*(asyncio.to_thread(state_at, target, url) for url in urls.values()))
-    return dict(zip(urls, found, strict=True))
-
-
-def state_at(target: Target, url: str) -> StateView | Failure:
+def state_at(target: Target, member_id: str, url: str) -> StateView | Failure:
     try:
-        return control_state(url, None, target.token_for(url), target.control_tls, SILENT_AFTER_S)
+        state = control_state(url, None, target.token_for(url), target.control_tls, SILENT_AFTER_S)
     except Failure as failure:
         return with_reason(failure, target, url)
+    if state.self_id not in (None, member_id):  # members on several machines may each name their own loopback
+        return Failure(Exit.UNREACHABLE, f"{url} is {state.self_id}'s control plane")
+    return state
 
 
 def has_broker(state: StateView | Failure) -> bool:

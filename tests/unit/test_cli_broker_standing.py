@@ -13,13 +13,18 @@ from app.commands.targets import Target
 from node.views.state import StateView
 from tests.unit.test_cli_brokers import Planes
 
-WITH_BROKER = {"as_of": "2026-11-23T00:00:00.000Z", "engine": "ok", "self_id": "n0", "broker": "127.0.0.1:10911"}
+WITH_BROKER = {"as_of": "2026-11-23T00:00:00.000Z", "engine": "ok", "broker": "127.0.0.1:10911"}
 ALARM = {"code": "broker_down", "severity": "warning", "text": "nothing listens there"}
 
 
 @pytest.fixture
 def planes() -> Iterator[Planes]:
+    """Each says that it is the member's in whose name it is asked, unless an answer says something else."""
     made = Planes()
+    usual = made.answer
+    made.answer = lambda method, path, body: (  # type: ignore[method-assign]
+        (found := usual(method, path, body))[0], {"self_id": path.split("/")[1]} | found[1]
+    )  # fmt: skip
     yield made
     made.server.shutdown()
     made.server.server_close()
@@ -35,12 +40,9 @@ def asked(planes: Planes, **more: bool) -> list[AskedMember]:
     return asyncio.run(with_broker_alarms(members, target))
 
 
-@pytest.mark.parametrize("has_brokers", [False, True])
-def test_without_urls_the_leaders_control_plane_says_whether_there_are_brokers(
-    planes: Planes, has_brokers: bool
-) -> None:
-    """By `--peers` and `--config`: a leader's broker was down, and all was said to be well."""
-    target = Target(dict.fromkeys(("n0", "n1"), "127.0.0.1:1"), "demo", has_brokers=has_brokers)
+def by_peers(planes: Planes, alarms: list[dict[str, str]], **more: object) -> list[AskedMember]:
+    """Members that were asked at their own ports, and name their control planes, whose alarms these are."""
+    target = Target(dict.fromkeys(("n0", "n1"), "127.0.0.1:1"), "demo")
     members = [
         AskedMember(
             id=one, address="127.0.0.1:1", reach="ok", control_url=f"{planes.base}/{one}",
@@ -48,11 +50,27 @@ def test_without_urls_the_leaders_control_plane_says_whether_there_are_brokers(
         )
         for one in ("n0", "n1")
     ]  # fmt: skip
-    planes.answers["GET", "state"] = 200, {"as_of": WITH_BROKER["as_of"], "engine": "ok", "self_id": "n0"}
-    asyncio.run(with_broker_alarms(members, target))
-    assert len(planes.asked) == (2 if has_brokers else 1)
-    planes.answers["GET", "state"] = 200, WITH_BROKER | {"alarms": [ALARM]}
-    assert codes(asyncio.run(with_broker_alarms(members, target))) == [["broker_down"], ["broker_down"]]
+    planes.answers["GET", "state"] = 200, WITH_BROKER | {"alarms": alarms} | more
+    return asyncio.run(with_broker_alarms(members, target))
+
+
+def test_members_that_were_asked_at_their_own_ports_name_their_control_planes(planes: Planes) -> None:
+    """By `--peers` and `--config`: a leader's broker was down, and all was said to be well."""
+    assert codes(by_peers(planes, [ALARM])) == [["broker_down"], ["broker_down"]]
+
+
+def test_every_control_plane_is_asked_for_what_its_engine_knows_nothing_of(planes: Planes) -> None:
+    """Without brokers the leader's alone was: a follower's directory that cannot be written to was not shown."""
+    alarms = [ALARM | {"code": one} for one in ("control_file_not_reread", "data_unwritable", "disk_low")]
+    shown = ["control_file_not_reread", "data_unwritable"]
+    assert codes(by_peers(planes, alarms, broker=None)) == [shown, shown]
+
+
+def test_what_another_members_control_plane_says_is_not_taken_for_this_one_s(planes: Planes) -> None:
+    """Members on several machines name their control planes as 127.0.0.1:8431, each its own."""
+    found = by_peers(planes, [ALARM], self_id="n1")
+    assert codes(found) == [[], ["broker_down"]]
+    assert (found[0].broker_unknown or "").endswith("/n0 is n1's control plane")
 
 
 def codes(members: list[AskedMember]) -> list[list[str | None]]:

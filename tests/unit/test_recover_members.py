@@ -191,10 +191,12 @@ def test_the_same_again_says_that_it_is_done(tmp_path: Path) -> None:
         assert everything(directory) == before
 
 
+@pytest.mark.parametrize("token", [TOKEN, "another-token"])
 @pytest.mark.parametrize("ends", [StoreFull("no room"), RuntimeError("the power went")])
 def test_one_that_ended_in_the_middle_can_be_given_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Exception, token: str
 ) -> None:
+    """And the id that it ends is the one that the lost members have, not that of the first try."""
     directory = survivor(tmp_path, "n0", 20)
     write_base(directory, Base(EntryMeta(-1, -1, 0), 0, OLD_ID))
     wanted = Wanted(("n0",), (), TOKEN)
@@ -211,11 +213,12 @@ def test_one_that_ended_in_the_middle_can_be_given_again(
     if isinstance(ends, StoreFull):
         base = read_base(directory)
         assert hard.group_id == OLD_ID and base is not None and base.group_id == OLD_ID
-    recover(directory, "n0", token="another-token")
+    said = recover(directory, "n0", token=token)
+    assert any(f"They still have the id {OLD_ID}" in line for line in said.notes)
     hard, end, named = state_of(directory, "n0")
-    assert named is not None and (end, list(named.voters)) == (60, ["n0"])
+    assert named is not None and (end, list(named.voters), named.ended) == (60, ["n0"], (OLD_ID,))
     base = read_base(directory)
-    assert base is not None and base.group_id == hard.group_id == group_id_of("another-token", "g")
+    assert base is not None and base.group_id == hard.group_id == group_id_of(token, "g")
 
 
 @pytest.mark.parametrize("how", [errno.ENOSPC, errno.EIO, 0])
@@ -234,10 +237,10 @@ def test_one_that_ends_at_any_step_can_be_given_again(tmp_path: Path, how: int) 
             done = platform.left > 0
         platform.end()
         with suppress(StoreRefused):  # the entry is there already
-            recover(directory, "n0", token="another-token")
+            recover(directory, "n0")
         hard, end, named = state_of(directory, "n0")
-        assert named is not None and (list(named.voters), end) == (["n0"], 60), at
-        assert hard.group_id in (NEW_ID, group_id_of("another-token", "g")) and hard.vote_floor == hard.term, at
+        assert named is not None and (list(named.voters), named.ended, end) == (["n0"], (OLD_ID,), 60), at
+        assert hard.group_id == NEW_ID and hard.vote_floor == hard.term, at
         assert StoreReader(directory).verify().problems == [], at
     assert at > 15
 

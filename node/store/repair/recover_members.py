@@ -153,6 +153,7 @@ class Plan:
         held = [record for record in self.hard.configurations if self._holds(*record)]
         named = members_in(held[-1][1].encode()) if held else None
         self.held = bool(held)
+        self.old_id = self._id_before(held)
         self.said_at = f"entry {held[-1][0]}" if held else "the group's birth"
         if named is None:
             born = {self.self_id, *self.hard.store_ids, *wanted.peers}
@@ -160,6 +161,16 @@ class Plan:
         if self.self_id not in named.ids:
             raise StoreRefused(f"{self.self_id} is no member of the group any more, by {self.said_at} of its log")
         return named
+
+    def _id_before(self, held: Sequence[tuple[int, str]]) -> str | None:
+        """The id that the lost members have: of a try that ended before its entry came, the one that it replaced."""
+        there = self._ended_by(held[-1:])
+        tried = self._ended_by([record for record in self.hard.configurations if record not in held])
+        return next((one for one in tried if one not in there), self.hard.group_id)
+
+    def _ended_by(self, records: Sequence[tuple[int, str]]) -> list[str]:
+        named = [members_in(body.encode()) for _, body in records]
+        return [one for members in named if members is not None for one in members.ended]
 
     def _holds(self, index: int, body: str) -> bool:
         """Whether the log holds that entry, there or behind: what the hard state names may never have come (M1)."""
@@ -256,7 +267,7 @@ class Plan:
             f" acknowledged it, and no survivor knows. The log of {self.first.member_id} is all that is left.",
             "What a survivor has that is not in this list. Name all of them: one with a newer log would be left out.",
         ]
-        old = self.hard.group_id
+        old = self.old_id
         fence = f"They still have the id {old}" if old else "They know no group id"
         report.notes.append(
             f"{', '.join(lost)} must not be started again with the directories that they had. {fence}: a survivor"
@@ -283,7 +294,8 @@ class Plan:
     def carry_out(self, report: Report, platform: Platform) -> None:
         store, known = self.store, self.hard
         group_id = group_id_of(self.token, self.identity.group) if self.token else platform.new_id()
-        if group_id == known.group_id:
+        ended_in_the_middle = self.leads_on and self.old_id != known.group_id
+        if group_id == known.group_id and not ended_in_the_middle:
             raise StoreRefused(
                 f"the group has the id that this token makes: if this is the same again, it is done; {START}"
             )
@@ -297,7 +309,7 @@ class Plan:
         body = ""
         if self.leads_on:
             addresses = {**self.members.voters, **self.members.learners}
-            named = self.members.only({one: addresses[one] for one in sorted(kept)}, known.store_ids, known.group_id)
+            named = self.members.only({one: addresses[one] for one in sorted(kept)}, known.store_ids, self.old_id)
             body = named.body(platform.new_id()[:16]).decode()
             # What is on record of the others' stores goes once the entry is committed; until then it may be needed.
             state = replace(state, configurations=(*known.configurations, (store.end_index + 1, body)))

@@ -23,6 +23,7 @@ TITLES: Final[Mapping[int, str]] = {
     401: "Nobody is signed in, or the token is wrong",
     403: "The caller has not the right, or comes from another site",
     404: "There is no such thing",
+    406: "Not in a form that `Accept` allows",
     409: "Not as things are",
     410: "It is not kept any more",
     412: "Things moved since the caller looked: the term, or the log under an ETag",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
 from app.api.addresses import NodeToken
@@ -26,6 +26,7 @@ from app.api.common import (
 )
 from app.api.models import PRINTABLE
 from app.console.addresses import normal_control_url
+from app.console.errors import ConsoleError
 from app.health.group_view import GroupView
 from node.openapi_statuses import says
 from node.views.request_body import RequestBody
@@ -138,7 +139,17 @@ async def cluster_problems(
     return paged(console.problems(cluster_id), name_of, limit, cursor)
 
 
-@router.get("/clusters/{cluster_id}/events", responses=says(StoredEvents))
+def no_stream(request: Request) -> None:
+    """Raises ConsoleError for whoever takes a stream only: what is kept here is read page by page."""
+    wanted = request.headers.get("accept", "").lower()
+    if "text/event-stream" in wanted and not any(one in wanted for one in ("json", "*/*", "application/*")):
+        raise ConsoleError(
+            "The console keeps events and does not stream them.", status=406, title="Not acceptable",
+            action="Ask for application/json, page by page; a member's own `GET /api/v1/events` streams.",
+        )  # fmt: skip
+
+
+@router.get("/clusters/{cluster_id}/events", responses=says(StoredEvents), dependencies=[Depends(no_stream)])
 async def cluster_events(
     cluster_id: ClusterId, console: ConsoleDep, limit: Limit = 100, cursor: RowCursor = None
 ) -> Json:
@@ -156,6 +167,6 @@ def name_of(problem: Json) -> str:
     return f"{problem['cluster_id']}/{problem['id']}"
 
 
-@router.get("/events", responses=says(StoredEvents))
+@router.get("/events", responses=says(StoredEvents), dependencies=[Depends(no_stream)])
 async def events(console: ConsoleDep, sight: SightDep, limit: Limit = 100, cursor: RowCursor = None) -> Json:
     return await console.events(None, limit, cursor, sight)

@@ -27,6 +27,8 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from FROM_NODES
     if path == "/api/v1/clusters" and method == "post":
         yield from (404, 502, 504)
+    if path.endswith("/events"):
+        yield 406
     if method == "delete":
         yield 409
     if path.startswith(("/api/v1/operations", "/api/v1/demo", "/api/v1/alerts")):

@@ -177,6 +177,11 @@ def test_events_of_nodes_are_kept_once_and_paged(tmp_path: Path) -> None:
                 page = (await ann.get(f"{path}&cursor={page['next']}")).json()
             assert sorted(seen) == [f"boot-{n}" for n in range(5)]
             assert (await ann.get("/api/v1/events?cursor=x")).status_code == 422
+            for path in ("/api/v1/events", "/api/v1/clusters/demo/events"):  # who reads a stream finds nothing in JSON
+                refused = await ann.get(path, headers={"accept": "text/event-stream"})
+                assert refused.status_code == 406 and "page by page" in refused.json()["action"]
+                both = await ann.get(path, headers={"accept": "text/event-stream, application/json;q=0.5"})
+                assert both.status_code == 200 and both.json()["items"]
 
     run(work())
 

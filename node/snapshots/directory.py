@@ -199,7 +199,10 @@ def read_snapshot(path: Path, platform: Platform = OS) -> Snapshot:
         if kind not in ("", FILE, LINK):  # opening a FIFO waits for its writer
             raise StoreCorrupt(f"{path / name} is a {kind}, not a file of this store")
     try:
-        value = json.loads(platform.read_bytes(path / META)[:META_BYTES_MAX])
+        for name in (META, SEALED):  # whole in memory, once it is read
+            if platform.exists(path / name) and (length := platform.path_size(path / name)) > META_BYTES_MAX:
+                raise StoreCorrupt(f"{path / name} is of another format: it is {length} bytes long")
+        value = json.loads(platform.read_bytes(path / META))
         index, term = value["lastIncludedIndex"], value["lastIncludedTerm"]
         data_bytes = platform.path_size(path / DATA)
     except FileNotFoundError as error:

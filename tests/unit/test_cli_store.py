@@ -47,6 +47,32 @@ def test_a_sound_store(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "node_id: n0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["hardstate", "currterm", "quorumscope.json"])
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_state_file_of_no_such_length_is_named_and_not_read_into_memory(
+    data: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    """A sparse one of 64 GiB: it ended in a MemoryError."""
+    path = data / "dledger-n0" / name
+    os.truncate(path, 64 << 30)
+    assert run(["store", command, str(data)]) == 2
+    said = capsys.readouterr().err
+    assert f"{path} is {64 << 30} bytes long" in said and "move it away" in said
+
+
+@pytest.mark.parametrize("name", ["snapshot_meta", "quorumscope-meta"])
+def test_a_snapshot_whose_description_has_no_such_length_is_damaged(
+    data: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    writer = SnapshotWriter(data / "dledger-n0")
+    writer.write(b"state")
+    path = writer.commit(SnapshotMeta(49, 1)).path / name
+    os.truncate(path, 64 << 30)
+    assert run(["store", "verify", str(data), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["class"] == "snapshot_damaged" and f"it is {64 << 30} bytes long" in problem["detail"]
+
+
 def test_a_flipped_bit_is_found_at_its_index(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index, path, offset = flip_one_bit(data / "dledger-n0")
     assert (index, path.parent.name) == (32, "data")

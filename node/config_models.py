@@ -100,7 +100,9 @@ class NodeTable(Table):
     lease_reads: bool = False
     """Linearizable reads from the leader's lease instead of a round trip; trusts the members' clocks a little."""
     preferred_leaders: Names = ()
-    """Members to which leadership moves by itself when they have caught up."""
+    """Members to which leadership moves by itself when they have caught up. Where it comes back from one, it is not
+    given again for 30 s, then for twice as long each time (5 minutes at most), until one has kept it for ten
+    minutes."""
     max_pending_requests_num: Annotated[int, Field(ge=1)] = 10_000
     """Requests that may wait for their quorum; more are answered LEADER_PENDING_FULL (503)."""
     max_pending_entries: Annotated[int, Field(ge=1)] = 1_000_000

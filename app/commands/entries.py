@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.commands.endings import Exit, Failure
-from app.commands.following import print_from
+from app.commands.following import READ_BYTES, print_from
 from app.commands.ledger_calls import run_async
 from app.commands.output import JsonOption, say
 from app.commands.targets import I64_MAX, Target, in_group
@@ -68,29 +68,29 @@ def get(
 ) -> int:
     """Read committed entries by index."""
 
-    async def work() -> tuple[list[Entry], bool]:
-        client = target.client()
-        found: list[Entry] = []
+    async def work() -> None:
+        client, at, first = target.client(), index, -1
         try:
-            while len(found) < count:
-                at = found[-1].index + 1 if found else index
-                entries = await client.read(at, min(count - len(found), 1000), include_all=True)
+            while at < index + count:
+                wanted = min(index + count - at, 1000)
+                entries = await client.read(at, wanted, include_all=True, enough_bytes=READ_BYTES)
+                if client.unverified and first < 0:
+                    say(f"get: {UNVERIFIED}")
                 if not entries:
                     break
-                found += entries
-            return [entry for entry in found if index <= entry.index < index + count], client.unverified
+                first, at = entries[0].index if first < 0 else first, entries[-1].index + 1
+                for entry in entries:
+                    if entry.index < index + count:
+                        print_entry(entry, as_json, client.unverified, raw)
+            if first != index:
+                sys.stdout.flush()
+                log = "its leader's log" if client.unverified else "the committed log"
+                raise Failure(Exit.FINDING, f"index {index} is not in {log}")
         finally:
             await client.close()
 
-    entries, unverified = run_async(work)
-    if unverified:
-        say(f"get: {UNVERIFIED}")
-    for entry in entries:
-        print_entry(entry, as_json, unverified, raw)
+    run_async(work)
     sys.stdout.flush()
-    if not entries or entries[0].index != index:
-        log = "its leader's log" if unverified else "the committed log"
-        raise Failure(Exit.FINDING, f"index {index} is not in {log}")
     return Exit.FINE
 
 

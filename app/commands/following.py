@@ -19,6 +19,7 @@ from node.protocol.entry import Entry, Magic
 
 TAIL_POLL_S: Final = 0.2
 TAIL_READ_ENTRIES: Final = 500
+READ_BYTES: Final = 1024 * 1024  # then they are shown: of the largest bodies, so many entries are gigabytes
 
 
 async def print_from(
@@ -30,7 +31,7 @@ async def print_from(
     async with aclosing(waiting):
         while wanted is None or wanted > 0:
             try:
-                entries = await client.read(at, TAIL_READ_ENTRIES, include_all=True)
+                entries = await client.read(at, TAIL_READ_ENTRIES, include_all=True, enough_bytes=READ_BYTES)
                 waiting.complained = False
             except LedgerError as error:
                 if not follow or isinstance(error, Trimmed):  # what was removed does not come back

@@ -29,7 +29,7 @@ from node.client.questions import OwnLinks, answer_to, ask
 from node.client.retry import Retry
 from node.loop_home import LoopHome
 from node.protocol.codes import RemotingCode, RequestCode, ResponseCode
-from node.protocol.entry import BytesLike, Entry, EntryError, Magic, unpack_record
+from node.protocol.entry import Entry, EntryError, Magic, unpack_records
 from node.protocol.group_kind import Channel
 from node.protocol.peers import parse_peers
 from node.transport.slab_frames import (
@@ -201,16 +201,18 @@ class LedgerClient:
 
     # --- reads --------------------------------------------------------------------------------------------------
     async def read(
-        self, from_index: int, limit: int, *, include_all: bool = False, mode: ReadMode = ReadMode.LINEARIZABLE
-    ) -> list[Entry]:
-        """Up to `limit` committed entries from `from_index` on, fewer only at the log's end; NORMAL ones unless all."""
+        self, from_index: int, limit: int, *, include_all: bool = False, mode: ReadMode = ReadMode.LINEARIZABLE,
+        enough_bytes: int = INDEX_MAX,
+    ) -> list[Entry]:  # fmt: skip
+        """Up to `limit` committed entries from `from_index` on; NORMAL ones unless all. Fewer only at the log's end, or
+        where `enough_bytes` of the log were read: all of it is in memory when this returns."""
         found: list[Entry] = []
-        at, limit = index_of(from_index), index_of(limit)
-        while len(found) < limit:
+        at, limit, read_bytes = index_of(from_index), index_of(limit), 0
+        while len(found) < limit and read_bytes < enough_bytes:
             entries, _ = await self._read_once(at, mode)
             if not entries:
                 break
-            at = entries[-1].index + 1
+            at, read_bytes = entries[-1].index + 1, read_bytes + sum(entry.size for entry in entries)
             found += [entry for entry in entries if include_all or (entry.magic, entry.channel) == MESSAGE]
         return found[:limit]
 
@@ -240,8 +242,8 @@ class LedgerClient:
                     answer = decode_read_answer(await link.request(RequestCode.FAST_READ, [request], retry.left_s()))
                     code, begin_index = response_code(answer.code), answer.first_index
                     if code is ResponseCode.SUCCESS:
-                        entries = _entries_of(answer.records, answer.count, from_index)
-                        return entries, answer.committed_index
+                        entries = unpack_records(answer.records, answer.count)
+                        return [one for one in entries if one.index >= from_index], answer.committed_index
                 if code is ResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN:
                     raise Trimmed(from_index, begin_index, link.member_id)
                 retry.reason = f"{link.member_id} answers {code.value} {code.name}"
@@ -387,14 +389,3 @@ class LedgerClient:
         for link in self._links.values():
             link.close()
         await asyncio.sleep(0)
-
-
-def _entries_of(records: BytesLike, count: int, from_index: int) -> list[Entry]:
-    entries: list[Entry] = []
-    offset = 0
-    for _ in range(count):
-        entry = unpack_record(records, offset)
-        offset += entry.size
-        if entry.index >= from_index:
-            entries.append(entry)
-    return entries

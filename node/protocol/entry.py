@@ -172,6 +172,15 @@ def unpack_record(data: BytesLike, offset: int = 0) -> Entry:
     return Entry(magic, index, term, pos, body, channel, body_crc, chain_crc)
 
 
+def unpack_records(data: BytesLike, count: int) -> Iterator[Entry]:
+    """So many records, one right behind the other. Raises EntryError."""
+    offset = 0
+    for _ in range(count):
+        entry = unpack_record(data, offset)
+        offset += entry.size
+        yield entry
+
+
 def pack_index_unit(magic: int, pos: int, size: int, index: int, term: int) -> bytes:
     """One 32-byte unit of the index file."""
     return INDEX_UNIT.pack(magic, pos, size, index, term)

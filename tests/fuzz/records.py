@@ -6,7 +6,6 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-from node.client.ledger_client import _entries_of
 from node.protocol import entry as entries
 from node.protocol import slab_encode, slab_verify
 from node.protocol.entry import (
@@ -24,6 +23,7 @@ from node.protocol.entry import (
     seal_of,
     slab_of,
     unpack_record,
+    unpack_records,
 )
 from node.protocol.slab_encode import encode_slab
 from node.protocol.slab_verify import slab_heads
@@ -73,8 +73,7 @@ def records(data: bytes) -> None:
     assert b"".join(map(pack_record, found)) == data
     assert len(found) == slab.count
     assert [bytes(body) for body in iter_bodies(slab)] == [one.body for one in found]
-    wanted = [one for one in found if one.index >= slab.first_index]
-    assert _entries_of(data, slab.count, slab.first_index) == wanted
+    assert [*unpack_records(data, slab.count)] == found
 
 
 def records_seeds() -> Sequence[bytes]:
@@ -82,11 +81,11 @@ def records_seeds() -> Sequence[bytes]:
 
 
 def client_entries(data: bytes) -> None:
-    """A read answer's records as a client takes them, whatever count and start it was told."""
-    if len(data) < 12:
+    """A read answer's records as a client takes them, whatever count it was told."""
+    if len(data) < 4:
         return
-    count, start = struct.unpack_from(">Iq", data)
-    _entries_of(data[12:], count, start)
+    (count,) = struct.unpack_from(">I", data)
+    [*unpack_records(data[4:], count)]
 
 
 # --- slabs ------------------------------------------------------------------------------------------------------------
@@ -201,7 +200,7 @@ def encode(data: bytes) -> None:
 TARGETS: tuple[Target, ...] = (
     Target("record", record, record_seeds, (EntryError,)),
     Target("records", records, records_seeds, (EntryError,)),
-    Target("client_entries", client_entries, lambda: [struct.pack(">Iq", slab.count, slab.first_index) + slab.data
+    Target("client_entries", client_entries, lambda: [struct.pack(">I", slab.count) + slab.data
                                                       for slab in slabs()], (EntryError,)),
     Target("slab_paths", slab_paths, slab_seeds, repair=repair_slab),
     Target("slab_pieces", slab_pieces, slab_seeds, (EntryError,), repair_slab),

@@ -65,9 +65,13 @@ class FakeLedger:
             self.entries.append(Entry(Magic.NORMAL, len(self.entries), 4, 0, bytes(body)))
         return AppendResult(first_index=first, last_index=len(self.entries) - 1, term=4)
 
-    async def read(self, from_index: int, limit: int, *, include_all: bool = False) -> list[Entry]:
-        if self.fail is not None:
+    async def read(
+        self, from_index: int, limit: int, *, include_all: bool = False, enough_bytes: int = 1 << 62
+    ) -> list[Entry]:
+        if self.fail is not None and from_index >= self.fail_after:
             raise self.fail
+        if enough_bytes <= 1024 * 1024:
+            limit = min(limit, 2)  # as if these had so many
         found = self.entries[from_index : from_index + limit]
         return [entry for entry in found if include_all or entry.magic == Magic.NORMAL]
 
@@ -198,6 +202,16 @@ def test_get_of_what_is_not_there_is_a_finding(ledger: type[FakeLedger], capsys:
     assert "index 7 is not in the committed log" in capsys.readouterr().err
 
 
+def test_get_prints_what_it_read_before_it_reads_on(
+    ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hundred thousand entries of 4 MiB are not held first."""
+    ledger.entries = [Entry(Magic.NORMAL, number, 4, 0, b"%d" % number) for number in range(5)]
+    ledger.fail, ledger.fail_after = Unreachable("nobody answers"), 3
+    assert run(["get", "0", "-n", "5", *ON]) == 69
+    assert capsys.readouterr().out == "0\n1\n2\n3\n"
+
+
 def test_status_is_fine_degraded_or_unreachable(ledger: type[FakeLedger], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", *ON, "--json"]) == 0
     fine = json.loads(capsys.readouterr().out)
@@ -303,10 +317,10 @@ def test_tail_ends_where_the_log_ended_when_it_began(
     ledger.entries = [Entry(Magic.NORMAL, number, 4, 0, b"%d" % number) for number in range(8)]
     reads = ledger.read
 
-    async def grown(self: FakeLedger, from_index: int, limit: int, *, include_all: bool = False) -> list[Entry]:
+    async def grown(self: FakeLedger, from_index: int, limit: int, **how: Any) -> list[Entry]:
         await self.append_many([b"more", b"and more"])  # somebody else appends faster than we read
         assert len(self.entries) < 40, "tail never ends"
-        return await reads(self, from_index, min(limit, 5), include_all=include_all)
+        return await reads(self, from_index, min(limit, 5), **how)
 
     monkeypatch.setattr(ledger, "read", grown)
     assert run(["tail", *arguments, *ON]) == 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.commands.following import print_from
 from node.client import LedgerClient
 from node.protocol.codes import RequestCode
-from node.protocol.entry import Entry
+from node.protocol.entry import BODY_BYTES_MAX, Entry
 from tests.unit.test_committed_stream import group, run, until
 
 
@@ -64,5 +65,29 @@ def test_a_leader_that_goes_away_is_waited_for_and_said_once(
             await client.append(b"b")
             await tailing
             assert [bytes(one.body) for one in shown] == [b"a", b"b"]
+
+    run(work)
+
+
+def test_large_entries_are_shown_before_more_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a tail of entries of the largest size holds gigabytes of them, and shows none before it holds them all."""
+    held: list[int] = []
+    shown: list[Entry] = []
+    read_once = LedgerClient._read_once
+
+    async def counted(client: LedgerClient, *asked: Any) -> tuple[list[Entry], int | None]:
+        entries, committed_index = await read_once(client, *asked)
+        if entries:
+            held.append(entries[-1].index + 1 - (shown[-1].index + 1 if shown else 0))
+        return entries, committed_index
+
+    monkeypatch.setattr(LedgerClient, "_read_once", counted)
+
+    async def work() -> None:
+        async with group(tmp_path) as (_, client):
+            for _ in range(5):
+                await client.append(bytes(BODY_BYTES_MAX))
+            await followed(LedgerClient(client.peers), shown, 5)
+            assert len(shown) == 5 and max(held) <= 2, held  # the leader's own first entry comes with one of them
 
     run(work)

@@ -138,7 +138,10 @@ class MachineRequests:
         return Outcome(code, -1, -1, replica.term, Appended.NOT_APPENDED, replica.config.self_id, text)
 
     def _log_time_ms(self) -> int:
-        member = self._driver.replica.member
+        replica = self._driver.replica
+        member = replica.member
+        if replica.role is not Role.LEADER:  # it is refused, or elected this turn: its own clock says nothing yet
+            return max(member.last_time.milliseconds(), self._machine.time_ms)
         if member.term != self._clock_of_term:  # another leader's entries may have come since
             self._clock_of_term = member.term
             self._clock.learn(max(member.last_time.milliseconds(), self._machine.time_ms))

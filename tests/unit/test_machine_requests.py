@@ -131,6 +131,18 @@ def test_what_passed_before_it_led_counts_where_the_clock_of_the_leader_before_w
     asyncio.run(work())
 
 
+def test_a_command_that_a_follower_is_asked_for_by_mistake_sets_no_clock() -> None:
+    """Its wall clock was a day ahead then. Under its leadership each key would have ended a day early."""
+    engine, body = Engine(), b"".join(encode_append(AppendRequest([b"x"])))
+    requests = requests_of(engine, iter([2000]))
+    engine.replica.role, engine.last_ms = Role.FOLLOWER, 1000
+    requests.command(Peer(), Frame(RequestCode.COMMAND, 1, body))
+    engine.replica.role, engine.replica.member.term = Role.LEADER, 2
+    requests.command(Peer(), Frame(RequestCode.COMMAND, 2, body))
+    stamps = [HEAD.unpack_from(bytes(one.bodies[0]))[1] for one in engine.proposed]
+    assert stamps == [1000, 2000]
+
+
 def test_a_leader_whose_log_begins_behind_a_snapshot_goes_on_from_the_time_of_that() -> None:
     """Its log says nothing. Stamps of its own clock, which is behind, would stand still for the state machine."""
     engine = Engine()

@@ -232,7 +232,9 @@ class MachineProcess:
         try:
             ours.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-            words = (str(theirs.fileno()), options.choice, str(options.directory), options.save_every, options.kept)
+            words = (
+                theirs.fileno(), options.choice, options.directory, options.save_every, options.kept, frames.LAYOUT,
+            )  # fmt: skip
             self._process = await asyncio.create_subprocess_exec(
                 *python("-m", "node.state_machine", *map(str, words)),
                 env=environment(),

@@ -1,4 +1,4 @@
-"""`python -m node.state_machine FD CHOICE DIRECTORY SAVE_EVERY KEPT`: what an engine starts beside itself.
+"""`python -m node.state_machine FD CHOICE DIRECTORY SAVE_EVERY KEPT LAYOUT`: what an engine starts beside itself.
 
 FD is one end of a pair of sockets; its engine holds the other. Nothing here is for anybody else to start.
 """
@@ -11,20 +11,26 @@ import socket
 import sys
 from pathlib import Path
 
+from node.state_machine.frames import LAYOUT, Kind, frame
 from node.state_machine.kind import kind_of
 from node.state_machine.process import Options, serve
 
+EXIT_REFUSED = 3
 EXIT_USAGE = 64
+ANOTHER_RELEASE = b"its files were replaced by those of another release while the engine runs: start the node again"
 
 
 def main(words: list[str]) -> int:
     try:
-        number, choice, directory, save_every, kept = words
+        number, choice, directory, save_every, kept, *layout = words
         connection = _with_a_low_number(int(number))
         options = Options(choice, Path(directory), int(save_every), int(kept))
     except (ValueError, OSError):
         print("state machine: an engine starts this, with its own end of a pair of sockets", file=sys.stderr)
         return EXIT_USAGE
+    if layout != [str(LAYOUT)]:
+        connection.sendall(b"".join(frame(Kind.FAILED, ANOTHER_RELEASE)))
+        return EXIT_REFUSED
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine's end is its own
     return serve(connection, options, kind_of(choice))
 

@@ -2,6 +2,9 @@
 
 A frame is `u32 length, u8 kind` and a head of its own; `length` counts what is behind it. Invariant: a length is held
 against FRAME_BYTES_MAX before anything is taken in; a frame that does not add up ends the process, never the engine.
+
+An engine that runs while its files are replaced starts a process of another release. So LAYOUT goes up with each change
+of a frame; FAILED, with which a process says that it cannot go on, never changes.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from node.protocol.entry import BytesLike
 from node.protocol.packed_bodies import PACKED_FROM, PackedBodies
 from node.transport.machine_frames import PackedAnswers
 
+LAYOUT: Final = 2
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024  # a report's results and a frame's answers are bounded far below it
 _HEAD: Final = struct.Struct(">IB")
 _BATCH: Final = struct.Struct(">qqqB")

@@ -25,6 +25,7 @@ from node.protocol.codes import ResponseCode, Role
 from node.protocol.kv import KvCommand, Op, encode_command
 from node.snapshots import directory as snapshots
 from node.state_machine import frames
+from node.state_machine.__main__ import main as machine_process_main
 from node.state_machine.caller import Caller
 from node.state_machine.frames import FrameReader, Kind, QuestionFrame
 from node.state_machine.kind import kind_of
@@ -123,6 +124,18 @@ def test_an_engine_of_many_connections_has_its_state_machine(tmp_path: Path) -> 
         assert opened[-1] > 1024
         run(tmp_path, work)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("layout", [[], ["1"], ["3", "more"]])
+def test_an_engine_of_another_release_hears_that_its_files_were_replaced(tmp_path: Path, layout: list[str]) -> None:
+    """It runs on while they are, and starts what is there now: frames of another layout would say nothing to it."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        words = [str(theirs.detach()), "kv", str(tmp_path), "1000", "3", *layout]
+        assert machine_process_main(words) == 3
+        [(kind, body)] = FrameReader().frames(ours.recv(4096))
+        assert kind is Kind.FAILED and b"start the node again" in bytes(body)
+        assert not ours.recv(1)
 
 
 def test_a_process_that_hangs_is_ended_when_it_is_asked_for(tmp_path: Path) -> None:

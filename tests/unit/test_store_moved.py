@@ -105,11 +105,11 @@ def test_a_directory_that_was_renamed_and_put_back_is_the_same(tmp_path: Path) -
     store.close()
 
 
-@pytest.mark.parametrize(("error", "in_place"), [(errno.EACCES, True), (errno.ESTALE, False), (errno.EIO, False)])
-def test_who_may_not_look_at_a_path_does_not_take_it_for_another(
+@pytest.mark.parametrize(("error", "in_place"), [(errno.ENOENT, False), (errno.EACCES, True), (errno.EIO, True)])
+def test_a_path_that_cannot_be_looked_at_is_not_taken_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, in_place: bool
 ) -> None:
-    """A directory above that may not be searched any more takes nothing away."""
+    """A directory above that may not be searched takes nothing away, and what a disk lost is said by its sync."""
 
     def path_key(_path: Path) -> tuple[int, int]:
         raise OSError(error, os.strerror(error))

@@ -35,10 +35,10 @@ class LockFile:
         """Whether its path still leads to it: not where it, or a directory above it, was removed or renamed."""
         try:
             return self._platform.path_key(self._path) == self._key
-        except PermissionError:  # to look at it, which makes it no other file
-            return True
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:  # it cannot be looked at, which makes it no other file; a sync fails by itself
+            return True
 
     def release(self) -> None:
         """Idempotent."""

@@ -27,7 +27,7 @@ class Group:
     """The entries of one frame: of one call or of several, which have a future each. Calls are of one entry, except
     where `runs` says otherwise: (which call, how many entries)."""
 
-    __slots__ = ("answers", "bodies", "due_s", "expected_index", "link", "opaque", "runs", "settled")
+    __slots__ = ("answers", "bodies", "due_s", "expected_index", "link", "opaque", "runs", "settled", "size_bytes")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Group:
         expected: int = -1,
     ) -> None:
         self.bodies, self.answers, self.runs, self.expected_index = bodies, answers, runs, expected
+        self.size_bytes = sum(map(len, bodies))
         self.settled = False
         # While it waits for its answer the usual way: where, as which request, and until when by the loop's clock.
         self.link: MemberLink | None = None

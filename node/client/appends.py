@@ -36,6 +36,9 @@ from node.transport.slab_frames import (
 # A frame leaves as soon as it is this full: the leader works on it while the rest of the turn still gathers.
 MERGE_ENTRIES_MAX: Final = 1024
 MERGE_BYTES_MAX: Final = 1024 * 1024
+# So many bytes of bodies are under way at most, and one frame more: a fast link has its fill, and what waited
+# behind them in the connection's buffer would be in memory twice, and end as unknown at a deadline before it left.
+IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 # Bodies up to this size are not counted: as many as a frame holds are MERGE_BYTES_MAX.
 SMALL_BODY_BYTES_MAX: Final = MERGE_BYTES_MAX // MERGE_ENTRIES_MAX
 # Longer runs than these leave in a frame of their own.
@@ -83,7 +86,7 @@ class Appends:
         self._leaders, self._deadline_s = leaders, seconds_of("deadline_s", deadline_s)
         self._in_flight_max = number_of("in_flight_max", in_flight_max, ENTRIES_MAX, 1)
         self._home = home or LoopHome(WrongLoop)
-        self._in_flight = 0  # entries of frames, this turn's not among them
+        self._in_flight = self._in_flight_bytes = 0  # entries of frames and their bodies, this turn's not among them
         self._bodies: list[bytes] = []  # of this turn's frame
         self._answers: list[asyncio.Future[AppendResult]] = []
         self._runs: list[tuple[int, int]] = []
@@ -120,7 +123,7 @@ class Appends:
         answer = self._new_answer()
         if self._closed:
             answer.set_exception(NotAppended("the client is closed"))
-        elif self._waiting or self._in_flight + len(self._bodies) >= self._in_flight_max:
+        elif self._waiting or self._is_full():
             self._waiting.append((bodies, answer, expected_index))
             self._full_at = 0  # nothing overtakes what waits
         else:
@@ -132,7 +135,6 @@ class Appends:
         size_bytes = sum(map(len, bodies)) if count <= MERGED_RUN_ENTRIES_MAX else MERGED_RUN_BYTES_MAX + 1
         if expected_index >= 0 or not count or size_bytes > MERGED_RUN_BYTES_MAX:
             self._flush()  # in the order of the calls
-            self._in_flight += count
             self._send(Group(bodies, [answer], [(0, count)], expected_index))
             return
         if len(self._bodies) + count > MERGE_ENTRIES_MAX or self._bytes + size_bytes > MERGE_BYTES_MAX:
@@ -153,9 +155,15 @@ class Appends:
         else:
             self._full_at = 0 if self._waiting else min(MERGE_ENTRIES_MAX, self._in_flight_max - self._in_flight)
 
+    def _is_full(self) -> bool:
+        """Whether the next call waits for room."""
+        if self._in_flight + len(self._bodies) >= self._in_flight_max:
+            return True
+        return self._in_flight_bytes + self._bytes >= IN_FLIGHT_BYTES_MAX
+
     def _let_in(self) -> None:
         """Takes calls that wait, as long as there is room in flight."""
-        while self._waiting and self._in_flight + len(self._bodies) < self._in_flight_max:
+        while self._waiting and not self._is_full():
             bodies, answer, expected_index = self._waiting.popleft()
             if not answer.done():  # else nobody wants it any more, and nothing of it was sent
                 self._take(bodies, answer, expected_index)
@@ -168,7 +176,6 @@ class Appends:
         if self._answers:
             group = Group(self._bodies, self._answers, self._runs)
             self._bodies, self._answers, self._runs, self._bytes, self._full_at = [], [], [], 0, 0
-            self._in_flight += len(group.bodies)
             self._send(group)
 
     # --- the usual way ------------------------------------------------------------------------------------------
@@ -176,6 +183,8 @@ class Appends:
         assert self._loop is not None
         self._was_alone = len(group.answers) == 1 and not self._open
         self._open[group] = None
+        self._in_flight += len(group.bodies)
+        self._in_flight_bytes += group.size_bytes
         link = self._leaders.leader_at_hand()
         if link is None or link.plain:
             self._leaders.spawn(self._go_on(group, None, self._deadline_s))
@@ -336,6 +345,7 @@ class Appends:
         group.settled = True
         self._open.pop(group, None)
         self._in_flight -= len(group.bodies)
+        self._in_flight_bytes -= group.size_bytes
         if self._waiting:
             assert self._loop is not None
             self._loop.call_soon(self._let_in)

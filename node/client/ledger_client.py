@@ -49,8 +49,9 @@ PLAIN_TRANSFER_S: Final = 10.0  # the original's own clients wait so long
 
 
 class LedgerClient:
-    """Use from one event loop. `in_flight_max` bounds the entries that wait for their answer. `deadline_s` bounds each
-    call: an append from when there is room for it, and each request of a read that takes several.
+    """Use from one event loop. `in_flight_max` bounds the entries that wait for their answer (as 16 MiB do, whatever
+    their number). `deadline_s` bounds each call: an append from when there is room for it, and each request of a read
+    that takes several.
 
     `follow_redirects=False` reports "not the leader" instead of going there. `group_id` tells the group from another
     one of the same name; without it the first member that tells its group's id decides. Another group's members are
@@ -100,7 +101,8 @@ class LedgerClient:
         the order of the calls, and are in the log in it, except where one was refused (no leader, no room) and tried
         again: it may lie behind later ones. Whoever needs an order in that case waits, or names `expected_index`.
         Errors arrive through the future, and cancelling it recalls nothing that was sent. Beyond `in_flight_max`
-        entries wait here for their turn: a producer that has no end must look at how many of its futures are open.
+        entries, or 16 MiB, they wait here for their turn: a producer that has no end must look at how many of its
+        futures are open.
         """
         return self._appends.submit(body)
 

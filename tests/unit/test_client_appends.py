@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from node.client import AppendResult, LedgerClient, NotAppended, OutcomeUnknown
-from node.client.appends import MERGE_BYTES_MAX, MERGE_ENTRIES_MAX, MERGED_RUN_ENTRIES_MAX, RETRIED
+from node.client.appends import (
+    IN_FLIGHT_BYTES_MAX,
+    MERGE_BYTES_MAX,
+    MERGE_ENTRIES_MAX,
+    MERGED_RUN_ENTRIES_MAX,
+    RETRIED,
+)
 from node.protocol.codes import RequestCode, ResponseCode
 from node.transport.bodies import dump
 from node.transport.connection import Connection
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendAnswer, AppendedByte, AppendRequest, decode_append, encode_append_answer
+from tests.unit.test_committed_stream import until
 
 Script = Callable[[AppendRequest], AppendAnswer | None]
 
@@ -26,6 +33,7 @@ class Member:
         self.script = script
         self.appends: list[list[bytes]] = []
         self.silent = False
+        self.held: list[tuple[Connection, Frame]] | None = None  # what is answered later
 
     async def start(self) -> str:
         loop = asyncio.get_running_loop()
@@ -40,6 +48,17 @@ class Member:
         self.appends.append(list(request.bodies))
         if self.silent:
             return
+        if self.held is not None:
+            self.held.append((connection, frame))
+            return
+        self._answer(connection, frame, request)
+
+    def let_go(self) -> None:
+        held, self.held = self.held or [], None
+        for connection, frame in held:
+            self._answer(connection, frame, decode_append(frame.body))
+
+    def _answer(self, connection: Connection, frame: Frame, request: AppendRequest) -> None:
         answer = self.script(request)
         if answer is None:
             connection.abort()
@@ -272,6 +291,26 @@ def test_what_waits_is_bounded() -> None:
 
     member = against(counting(), work, in_flight_max=7)
     assert max(map(len, member.appends)) <= 7
+
+
+def test_large_bodies_wait_for_room_and_not_in_the_connection() -> None:
+    """There their deadline would end them as unknown before they left, and they would be in memory twice."""
+    fit, count = IN_FLIGHT_BYTES_MAX // MERGE_BYTES_MAX, 40
+
+    async def work(client: LedgerClient, member: Member) -> None:
+        await client.append(b"warm")
+        member.held = []
+        futures = [client.submit(bytes(MERGE_BYTES_MAX)) for _ in range(count)]
+        futures += [client.submit(b"small")]
+        await until(lambda: len(member.held or ()) == fit)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert len(member.held) == fit, "nothing more comes before there is room"
+        member.let_go()
+        results = await asyncio.gather(*futures)
+        assert [one.first_index for one in results] == list(range(1, count + 2))
+
+    against(counting(), work)
 
 
 def test_a_cancelled_append_leaves_the_others_alone() -> None:

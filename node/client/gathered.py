@@ -2,7 +2,7 @@
 
 A call is a future and two list entries; everything else is done once for all of a turn. Invariants: each call gets
 exactly one result or error, its own; calls leave in the order in which they were made; one that was cancelled holds up
-no other.
+no other. Large ones wait here for room, as appends do: their deadline begins when they leave.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from node.loop_home import LoopHome
 T = TypeVar("T")
 R = TypeVar("R")
 BYTES_MAX: Final = 512 * 1024  # together; one call alone may be longer
+UNDER_WAY_BYTES_MAX: Final = 16 * 1024 * 1024  # and those that travelled together with the last of them
 Futures = Sequence["asyncio.Future[R]"]
 
 
@@ -37,6 +38,8 @@ class Gathered(Generic[T, R]):
         self._calls: list[T] = []
         self._futures: list[asyncio.Future[R]] = []
         self._weight = self._bytes = 0
+        self._waiting: deque[tuple[Sequence[T], Futures[R], int]] = deque()  # for room, with their bytes
+        self._under_way_bytes = 0
         self._tasks = Background()
         self._home = LoopHome(WrongLoop)
         self._new_future: Callable[[], asyncio.Future[R]]
@@ -66,9 +69,22 @@ class Gathered(Generic[T, R]):
     def _send(self) -> None:
         calls, self._calls = self._calls, []
         futures, self._futures = self._futures, []
-        self._weight = self._bytes = 0
+        size_bytes, self._weight, self._bytes = self._bytes, 0, 0
         if calls:
-            self._tasks.run("what was asked of a state machine", self._run(calls, futures))
+            self._waiting.append((calls, futures, size_bytes))
+            self._let_out()
+
+    def _let_out(self) -> None:
+        """What waits, as long as there is room."""
+        while self._waiting and self._under_way_bytes < UNDER_WAY_BYTES_MAX:
+            calls, futures, size_bytes = self._waiting.popleft()
+            self._under_way_bytes += size_bytes
+            self._tasks.run("what was asked of a state machine", self._until_done(calls, futures, size_bytes))
+
+    async def _until_done(self, calls: Sequence[T], futures: Futures[R], size_bytes: int) -> None:
+        await self._run(calls, futures)  # raises only what ends the loop, which begins nothing more then
+        self._under_way_bytes -= size_bytes
+        self._let_out()
 
     async def _run(self, calls: Sequence[T], futures: Futures[R]) -> None:
         try:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from node.client.errors import LedgerError, WrongLoop
-from node.client.gathered import Gathered
+from node.client.gathered import UNDER_WAY_BYTES_MAX, Gathered
 
 
 @pytest.mark.parametrize("lazily", [True, False])
@@ -61,6 +61,34 @@ def test_what_is_raised_everybody_gets_and_bytes_are_bounded() -> None:
         found = await asyncio.gather(*futures, return_exceptions=True)
         assert [str(one) for one in found] == ["not reached"] * 5
         assert sizes == [2, 2, 1]
+
+    asyncio.run(story())
+
+
+def test_large_calls_wait_for_room_and_leave_in_their_order() -> None:
+    """All at once they are in a connection's buffer, and there their deadline ends them as unknown before they left."""
+    asked: list[int] = []
+    room = asyncio.Event()
+    size_bytes = UNDER_WAY_BYTES_MAX // 4
+
+    async def carry_out(calls: Sequence[int]) -> list[int | LedgerError] | Iterator[int]:
+        asked.extend(calls)
+        await room.wait()
+        if 0 in calls:
+            raise LedgerError("not reached")
+        return [*calls]
+
+    async def story() -> None:
+        gathered: Gathered[int, int] = Gathered(10, carry_out, size_bytes)
+        futures = [gathered.add(number, 1, size_bytes) for number in range(9)]
+        small = gathered.add(9, 1, 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert asked == [0, 1, 2, 3]
+        futures[3].cancel()
+        room.set()
+        found = await asyncio.gather(*futures, small, return_exceptions=True)
+        assert asked == [*range(10)] and found[4:] == [*range(4, 10)] and str(found[0]) == "not reached"
 
     asyncio.run(story())
 

@@ -205,6 +205,8 @@ class Walk:
                 self.observer.demo.links.mend(one)
         elif fault.kind == "fill":
             self._limit(node, resource.RLIM_INFINITY)
+        elif self.clocks is not None and fault.kind in ("set_clock", "set_console_clock"):
+            self.clocks.set(node if fault.kind == "set_clock" else CONSOLE, 0.0)
         elif fault.kind in PAUSES:
             self.end_with(PAUSES, {node})
             for one in descendants_of(pid):

@@ -83,7 +83,8 @@ async def ask(parts: Parts, question: bytes, consistency: Consistency, wait_ms: 
         [answer] = decode_question_answer(await parts.link.request(RequestCode.QUESTION, [sent], timeout_s), 1)
     except EngineSilent as error:
         text = (
-            f"{error}: the engine does not answer, or its state machine hangs or is slow; `quorumscope status` shows it"
+            f"{error}: the engine does not answer, or its state machine hangs or is slow; `quorumscope status` shows"
+            " which, a hung state machine once an entry waits for it"
         )
         raise Problem(503, "No answer in time", text, headers=RETRY) from None
     except (EngineAway, EngineRefused, BodyError) as error:

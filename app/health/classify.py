@@ -48,7 +48,6 @@ from app.times import rfc3339
 RULES: Final[tuple[Rule, ...]] = (
     two_leaders,
     diverged,
-    audited,
     nobody_answers,
     quorum_lost,
     quorum_out_of_sight,
@@ -67,6 +66,7 @@ RULES: Final[tuple[Rule, ...]] = (
     commit_stalled,
     not_applying,
     closures,
+    audited,  # stands until an audit closes it: what is wrong now is said before it
     dispatcher,
     lagging,
     slow_link,

@@ -69,7 +69,7 @@ WHICH_MEMBER: Final = (
     "read on the audit's page which entries on which replica, have those members mend them, and audit again on"
     " this console's page Audits; this audits from a command line, and closes nothing here"
 )
-OF_A_MEMBER: Final = frozenset({"scrub", "restart", "restart_machine"})
+ASKS_ITSELF: Final = {"scrub": "own_url", "restart_machine": "own_url", "restart": "there"}  # of the member itself
 WITHOUT_STATE: Final = frozenset(  # the member's state machine answers nothing
     {"alarm_apply_failed", "alarm_applier_down", "alarm_applier_behind", "alarm_applier_diverged"}
 )
@@ -88,17 +88,17 @@ def next_step(finding: Finding, view: GroupView) -> NextStep:
         command=command.format(**fields),
         curl=None if lacks else with_token(advice.curl.format(**fields), view.cluster),
         docs=f"{DOCS}#{advice.section}",
-        actions=tuple(one for one in advice.actions if helps(one, finding, view)),
+        actions=tuple(one for one in advice.actions if helps(one, finding, fields, view)),
         from_index=finding.from_index,
         to_index=finding.to_index,
     )
 
 
-def helps(action: str, finding: Finding, view: GroupView) -> bool:
-    """Leadership is moved away from a member that has it, and a member's buttons need one."""
+def helps(action: str, finding: Finding, fields: dict[str, str], view: GroupView) -> bool:
+    """Leadership is moved away from a member that has it; what a member is asked itself needs one that answers."""
     if action == "transfer":
         return finding.node_id == view.leader_id
-    return finding.node_id is not None or action not in OF_A_MEMBER
+    return action not in ASKS_ITSELF or bool(fields[ASKS_ITSELF[action]])
 
 
 def what_runs(advice: Advice, fields: dict[str, str], view: GroupView) -> tuple[str, str]:

@@ -107,3 +107,17 @@ def test_leadership_is_offered_to_be_moved_away_from_who_has_it_only() -> None:
     for code in ("slow_link", "engine_late", "alarm_broker_down", "alarm_applier_behind"):
         offered = {node: next_step(Finding(code, ATTENTION, "", node), story.view).actions for node in ("n0", "n2")}
         assert offered == {"n0": ("transfer",), "n2": ()}, code
+
+
+def test_a_button_that_asks_the_member_itself_is_offered_while_it_answers() -> None:
+    """A page said "bring n2 back first", and below it stood the button "Scrub and repair n2"."""
+    story = Story()
+    story.look()
+    offered = {"log_damaged": ("scrub",), "audit_divergent": ("scrub", "audit"), "not_applying": ("restart_machine",)}
+    for code, actions in offered.items():
+        assert next_step(Finding(code, ATTENTION, "", "n2"), story.view).actions == actions
+    story.node("n2").alive = False
+    view = story.look(8)
+    for code in offered:
+        left = next_step(Finding(code, ATTENTION, "", "n2"), view).actions
+        assert left == (("audit",) if code == "audit_divergent" else ()), code

@@ -1036,3 +1036,15 @@ def test_a_member_is_where_it_says_that_it_listens() -> None:
     """Others may look for it elsewhere, in a demo at a relay: the overview named that one."""
     n1 = Story().look().member("n1")
     assert n1 is not None and n1.address == "127.0.0.1:20912"
+
+
+@pytest.mark.parametrize(("happened", "code"), [(quorum_lost, "quorum_lost"), (disk_full, "alarm_disk_full")])
+def test_what_goes_wrong_now_stands_before_what_an_audit_once_found(
+    happened: Callable[[Story], None], code: str
+) -> None:
+    """A finding of last week stays open, and hid in the first sentence that the quorum was lost a minute ago."""
+    story = Story()
+    story.audit = audit("divergent")
+    happened(story)
+    codes = [one.code for one in story.view.problems]
+    assert codes[0] == code and "audit_divergent" in codes

@@ -127,7 +127,8 @@ def waiting_sentence(master: MemberBroker) -> Sentence | None:
         why = f"no producer of {names(gone)} is connected" if gone else "their producers do not decide"
         rest = f"After {transactions.checks_max} checks a transaction is given up: {why}."
         count = fmt.count(transactions.unanswered)
-        return Sentence("attention", f"{count} transactions were asked about three times or more.", rest)
+        were = "transaction was" if transactions.unanswered == 1 else "transactions were"
+        return Sentence("attention", f"{count} {were} asked about three times or more.", rest)
     return None
 
 

@@ -151,8 +151,12 @@ def commit_stalled(facts: Facts) -> Iterator[Finding]:
     held_s = min(committed.held_s(lambda value: value == newest), waiting.held_s(lambda value: value > 0))
     if held_s >= COMMIT_STALLED_S:
         where = f"from {newest:,} " if newest >= 0 else "from nothing "
-        text = f"The commit index has not moved {where}for {{age}}, {count:,} entries wait"
+        text = f"The commit index has not moved {where}for {{age}}, {in_wait(count, 'entry', 'entries')}"
         yield Finding("commit_stalled", CRITICAL, text, since=moment(facts.now, held_s))
+
+
+def in_wait(count: int, one: str, several: str) -> str:
+    return f"1 {one} waits" if count == 1 else f"{count:,} {several} wait"
 
 
 def closures(facts: Facts) -> Iterator[Finding]:
@@ -160,13 +164,14 @@ def closures(facts: Facts) -> Iterator[Finding]:
     if reported is None:
         return
     pending, limit, oldest_ms = reported.pending or 0, reported.limit, reported.oldest_age_ms
+    wait = in_wait(pending, "write", "writes")
     oldest = f", oldest {oldest_ms / 1000:.1f} s" if oldest_ms is not None and oldest_ms >= 0 else ""
     if limit and pending >= limit:
-        yield Finding("closures_full", CRITICAL, f"{pending:,} writes wait, the limit: new ones are refused{oldest}")
+        yield Finding("closures_full", CRITICAL, f"{wait}, the limit: new ones are refused{oldest}")
     elif limit and pending >= CLOSURES_SHARE * limit:
-        yield Finding("closures_piling", ATTENTION, f"{pending:,} writes wait, of at most {limit:,}{oldest}")
+        yield Finding("closures_piling", ATTENTION, f"{wait}, of at most {limit:,}{oldest}")
     elif pending and oldest_ms is not None and oldest_ms > CLOSURES_OLDEST_MS:
-        yield Finding("closures_slow", ATTENTION, f"{pending:,} writes wait{oldest}")
+        yield Finding("closures_slow", ATTENTION, f"{wait}{oldest}")
 
 
 def term_flapping(facts: Facts) -> Iterator[Finding]:

@@ -370,6 +370,17 @@ def slow(story: Story) -> None:
     story.look()
 
 
+def one_slow(story: Story) -> None:
+    story.group.closures |= {"pending": 1, "oldest_age_ms": 1_600}
+    story.look()
+
+
+def stalled_with_one(story: Story) -> None:
+    story.look(2)
+    story.node("n0").end = 1_001
+    story.look(8)
+
+
 def stalled(story: Story) -> None:
     story.look(2)
     story.node("n0").end = 1_010
@@ -673,6 +684,8 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (piling, "attention", ["closures_piling"], "8,500 writes wait, of at most 10,000, oldest 0.6 s.", ""),
     (refused, "critical", ["closures_full"], "10,000 writes wait, the limit: new ones are refused, oldest 2.0 s.", ""),
     (slow, "attention", ["closures_slow"], "3 writes wait, oldest 4.2 s.", ""),
+    (one_slow, "attention", ["closures_slow"], "1 write waits, oldest 1.6 s.", ""),
+    (stalled_with_one, "critical", ["commit_stalled"], "has not moved from 1,000 for 3 s, 1 entry waits.", ""),
     (stalled, "critical", ["commit_stalled"], "has not moved from 1,000 for 3 s, 10 entries wait.", ""),
     (flapping, "attention", ["term_flapping"], "3 elections in the last minute.", ""),
     (one_failover, "ok", [], "All 3 replicas are in step.", "n2 leads term 6"),

@@ -67,7 +67,8 @@ def need(viewer: Viewer, right: Right, cluster_id: str) -> None:
     if not viewer.can(Right.VIEW, cluster_id):
         raise UnknownCluster(cluster_id)
     if not viewer.can(right, cluster_id):
-        raise Forbidden(f"This needs the right `{right}` on {cluster_id}; {viewer.role_on(cluster_id)}s have not.")
+        role = viewer.role_on(cluster_id)
+        raise Forbidden(f"This needs the right `{right}` on {cluster_id}; {role}s do not have it.")
 
 
 def replicated_log(cluster_id: ClusterId, console: Annotated[Console, Depends(console_of)]) -> None:

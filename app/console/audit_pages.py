@@ -159,7 +159,7 @@ def sentence(audit: Json) -> str:
                 one["text"] for one in lines_of((audit["progress"] or {}).get("steps", [])) if one["state"] == "running"
             ]
             asked = " A cancel has been asked for." if audit.get("cancel_requested") else ""
-            return f"{now[0] if now else 'Working'}.{asked}"
+            return f"{now[0] if now else 'The audit is running'}.{asked}"
         case "cancelled":
             return "Cancelled. Nothing can be said of these replicas from this audit."
         case "failed":

@@ -92,7 +92,7 @@ def may_accept(checked: Preflight, to: str | None, caller: Viewer) -> None:
     """Returns where this caller may have leadership moved though followers are cut. Raises ConsoleError."""
     if not caller.can(Right.ADMIN):
         raise ConsoleError(
-            f"To accept a loss of data needs the right `{Right.ADMIN}`; {caller.role}s have not.",
+            f"To accept a loss of data needs the right `{Right.ADMIN}`; {caller.role}s do not have it.",
             status=403,
             title="Not allowed",
         )

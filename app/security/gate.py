@@ -161,7 +161,7 @@ class Gate:
         if not (viewer.grants.can_somewhere(right) if rule.somewhere else viewer.can(right, group)):
             where = " on every group" if group is None and not rule.somewhere and viewer.grants.on else ""
             role = viewer.role if group is None else viewer.role_on(group)
-            raise Refusal(403, "Not allowed", f"{path} needs the right `{right}`{where}; {role}s have not.")
+            raise Refusal(403, "Not allowed", f"{path} needs the right `{right}`{where}; {role}s do not have it.")
 
     async def recorded(self, row_id: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the handler and completes the trail's row with the status it answered."""

@@ -53,7 +53,7 @@ def test_403_404_405_and_410_are_designed_pages(tmp_path: Path) -> None:
     async def work(kit: Kit, ann: Person) -> None:
         vic = await kit.person("vic", "viewer")
         forbidden = await shown(vic, f"{GROUP}/log", 403)
-        assert "viewers have not" in forbidden and "Overview of demo" in forbidden
+        assert "viewers do not have it" in forbidden and "Overview of demo" in forbidden
         missing = await shown(ann, "/nothing/here", 404)
         assert "There is nothing at /nothing/here." in missing
         assert "no member of this group" in await shown(ann, f"{GROUP}/nodes/n9", 404)

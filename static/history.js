@@ -122,6 +122,7 @@ function draw(history) {
     },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((t) => clock(t, wide)), space: wide ? 110 : 80 }, { ...axis, size: 64, splits: decades, values: (_, ticks) => ticks.map((v) => (v == null || v < 0 ? "" : UNIT.tick(v))) }],
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+    legend: { markers: { dash: (u, n) => ({ undefined: "solid", 1: "dotted", 2: "dotted" })[u.series[n].dash?.[0]] ?? "dashed" } },
     hooks: { draw: [rail], setCursor: [nearestEvent] },
   };
   plot?.destroy();

@@ -56,7 +56,7 @@ def transfer(
             await client.close()
 
     reported = run_async(work)
-    if to is not None and reported.get("code") == ResponseCode.UNKNOWN_MEMBER:
+    if to is not None and accept_data_loss is None and reported.get("code") == ResponseCode.UNKNOWN_MEMBER:
         raise Failure(Exit.USAGE, f"{to} is no member of {target.group}: `quorumscope members list` says who is")
     moved = reported.get("code") == ResponseCode.SUCCESS
     leads_now = to is not None and reported.get("leaderId") == to

@@ -93,8 +93,8 @@ CLIENT_SIDE = (
         "a read that goes on leaves one entry out",
         Edit(
             CLIENT + "read",
-            "at = entries[-1].index + 1",
-            "at = MUTANT.instead(entries[-1].index + 1, entries[-1].index + 2)",
+            "at, read_bytes = entries[-1].index + 1",
+            "at, read_bytes = MUTANT.instead(entries[-1].index + 1, entries[-1].index + 2)",
         ),
         profile={"reads": 30.0, "body_bytes": 2000},
     ),

@@ -163,9 +163,8 @@ OF_THE_CLIENT = (
         "a call takes freed room before those that wait for it",
         Edit(
             APPENDS + "submit_run",
-            "elif self._waiting or self._in_flight",
-            "elif MUTANT.ignored(self._waiting and self._in_flight + len(self._bodies) < self._in_flight_max)"
-            " or self._in_flight",
+            "elif self._waiting or self._is_full():",
+            "elif MUTANT.ignored(self._waiting and not self._is_full()) or self._is_full():",
         ),
         profile={**QUIET, "in_flight_max": 3, "bursts": 200.0, "burst_max": 4, "client_busy_ms": 2.0},
     ),

@@ -150,6 +150,7 @@ def test_masters_die_and_what_was_acknowledged_is_there_once(tmp_path: Path) -> 
         group.close()
 
 
+@pytest.mark.long  # twenty seconds, and several times as long where a request's time-out is met more than once
 def test_what_follows_a_master_that_is_stopped_goes_to_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from app.console.errors import Conflict, ConsoleError, Invalid
 from app.health.facts import entries_of
 from app.health.group_view import GroupView, MemberView, QuorumView
 from app.security.roles import Right, Viewer
+from node.protocol.codes import VoterState
 from node.views.base import View
 
 # A transfer waits for the target to be level; more than this takes longer than a write may wait (the core refuses too).
@@ -103,8 +104,8 @@ def may_accept(checked: Preflight, to: str | None, caller: Viewer) -> None:
 
 
 def best(view: GroupView, candidates: Sequence[MemberView]) -> MemberView | None:
-    """The most level follower with a whole log: what the core picks when no target is named."""
-    whole = [one for one in candidates if not damaged(one)]
+    """The most level voter with a whole log: what the core picks when no target is named."""
+    whole = [one for one in candidates if not damaged(one) and without_vote(one) is None]
     known = [(lag, one.id, one) for one in whole if (lag := view.lag_entries(one)) is not None]
     return min(known, key=lambda item: item[:2])[2] if known else None
 
@@ -125,7 +126,17 @@ def target_check(view: GroupView, to: str | None, target: MemberView | None) -> 
         return check("target", "refused", text)
     if target.id == view.leader_id:
         return check("target", "refused", f"{target.id} leads already")
+    if why := without_vote(target):
+        return check("target", "refused", f"{target.id} has no vote: {why}")
     return check("target", "ok", f"{target.id} would lead")
+
+
+def without_vote(target: MemberView) -> str | None:
+    """Why the core would not let it lead; None: it has a vote, as far as is known."""
+    if target.is_learner:
+        return "it is a learner"
+    said = None if target.state is None else target.state.voter_state
+    return None if said in (None, VoterState.VOTER) else f"it is {said}"
 
 
 def reach_check(view: GroupView, target: MemberView) -> Check:

@@ -49,10 +49,13 @@ commands = typer.Typer(help="Look at a store's files.", no_args_is_help=True, ri
 
 
 def store_directory(directory: Path) -> Path:
-    """The directory that holds `data/` and `index/`. Raises Failure with what was looked for."""
+    """The directory that holds `data/` and `index/`, with all of its path: beside it lie its node's lock and trail.
+
+    Raises Failure with what was looked for.
+    """
     from node.store.files.identity import IDENTITY
 
-    existing_directory(directory)
+    directory = existing_directory(directory).absolute()
     if (directory / "data").is_dir():
         if not any((directory / "data").iterdir()) and not (directory / IDENTITY).exists():
             raise Failure(Exit.USAGE, f"{directory} is no store: there is nothing in data/ and no {IDENTITY}")

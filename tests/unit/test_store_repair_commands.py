@@ -61,6 +61,17 @@ def test_the_printed_command_settles_damage_across_the_committed_border(
     store.close()
 
 
+@pytest.mark.parametrize("given", [".", "../dledger-n0"])
+def test_a_repair_from_within_the_directory_is_on_record_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    directory = stopped_member(tmp_path)
+    monkeypatch.chdir(directory)
+    assert run(["store", "repair", given, "--set-term", "9"]) == 0, capsys.readouterr().err
+    assert "store --set-term 9" in (tmp_path / "operator-trail.jsonl").read_text()
+    assert not (directory / "operator-trail.jsonl").exists()
+
+
 def test_a_repair_that_cannot_be_recorded_is_refused_and_nobody_was_out_of_reach(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

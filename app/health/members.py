@@ -263,7 +263,7 @@ def damaged(facts: Facts) -> Iterator[Finding]:
         since = next((alarm.since for alarm in state.alarms or () if alarm.code == "log_damaged"), None)
         text, severity = said_before(one, f"cannot read {which} of its log"), ATTENTION
         if one.reach == "ok":
-            text += f": {meanwhile(one.id, faults, repair)}"
+            text += f", for {{age}}: {meanwhile(one.id, faults, repair)}"
             severity = CRITICAL if repair.hopeless else ATTENTION
         low, high = min(fault.first_index for fault in faults), max(fault.last_index for fault in faults)
         yield Finding(
@@ -278,11 +278,11 @@ def meanwhile(node_id: str, faults: Sequence[FaultView], repair: RepairView) -> 
     if repair.hopeless:
         tail = "no member of the group can give what was written: `quorumscope store verify` shows what is gone"
     elif repair.peer_id == node_id:
-        tail = "it is mended from what the member itself has, if that goes, for {age}"
+        tail = "it is mended from what the member itself has, if that goes"
     elif repair.peer_id:
-        tail = f"it is being repaired from {repair.peer_id}, for {{age}}"
+        tail = f"it is being repaired from {repair.peer_id}"
     else:
-        tail = "it is repaired as soon as a peer that holds it answers, for {age}"
+        tail = "it is repaired as soon as a peer that holds it answers"
     return f"{may_not} and does not serve {whose}; {tail}"
 
 

@@ -46,7 +46,7 @@ REFUSED: Final = {
 # --- rules ------------------------------------------------------------------------------------------------------------
 def no_broker_answers(facts: Facts) -> Iterator[Finding]:
     if not any(one.reach in CONTROL_ANSWERS for one in facts.members):
-        text = "no broker of the pair answers for {age}: nothing is known of it"
+        text = "No broker of the pair answers for {age}: nothing is known of it"
         yield Finding("ha_all_silent", CRITICAL, text, grace_s=GRACE_S)
 
 
@@ -61,11 +61,11 @@ def silent_broker(facts: Facts) -> Iterator[Finding]:
         severity = CRITICAL if what == "master" and master_of(facts.view) is None else ATTENTION
         if one.reach in CONTROL_ANSWERS:
             why = one.ha.reason if one.ha is not None else None
-            text = f"the broker {one.id} does not answer its control plane for {{age}}{f' ({why})' if why else ''}"
+            text = f"The broker {one.id} does not answer its control plane for {{age}}{f' ({why})' if why else ''}"
             yield Finding("ha_broker_down", severity, text, one.id, grace_s=GRACE_S)
         else:
             yield Finding(
-                "ha_silent", severity, f"the {what} {one.id} does not answer for {{age}}", one.id, grace_s=GRACE_S
+                "ha_silent", severity, f"The {what} {one.id} does not answer for {{age}}", one.id, grace_s=GRACE_S
             )
 
 
@@ -73,9 +73,9 @@ def no_master(facts: Facts) -> Iterator[Finding]:
     known = answering(facts.view)
     if known and not masters_of(facts.view) and not unseen_masters(facts.view):
         unheard = maybe_masters(facts.view)
-        text = "no broker takes messages for {age}: none of those that answer is master"
+        text = "No broker takes messages for {age}: none of those that answer is master"
         if unheard:
-            text = f"no broker that answers takes messages for {{age}}; whether {join(unheard)} does is not known"
+            text = f"No broker that answers takes messages for {{age}}; whether {join(unheard)} does is not known"
         yield Finding("ha_no_master", CRITICAL, text, grace_s=GRACE_S)
 
 
@@ -139,7 +139,7 @@ def few_slaves(facts: Facts) -> Iterator[Finding]:
         needed = (said.in_sync_replicas or 2) - 1
         if "too_few_slaves" in codes:
             text = (
-                f"too few slaves of {one.id} are near enough for {{age}}: {codes['too_few_slaves']}, {needed} needed;"
+                f"Too few slaves of {one.id} are near enough for {{age}}: {codes['too_few_slaves']}, {needed} needed;"
                 " sends are answered SLAVE_NOT_AVAILABLE"
             )
             yield Finding("ha_too_few_slaves", CRITICAL, text, one.id, grace_s=GRACE_S)
@@ -186,10 +186,10 @@ def unserved_slaves(facts: Facts) -> Iterator[Finding]:
     for name, why in refused.items():
         if name not in known:
             yield Finding(
-                "ha_slave_not_served", ATTENTION, f"a slave that is not watched here, {name}, is refused: {why}"
+                "ha_slave_not_served", ATTENTION, f"A slave that is not watched here, {name}, is refused: {why}"
             )
         elif name in served:
-            text = f"another slave that calls itself {name} is refused: {why}"
+            text = f"Another slave that calls itself {name} is refused: {why}"
             yield Finding("ha_slave_not_served", ATTENTION, text, grace_s=GRACE_S)
 
 
@@ -343,14 +343,8 @@ def sentence_of(view: GroupView) -> SentenceView:
         who = {1: "The slave", 2: "Both slaves"}.get(len(slaves), f"All {len(slaves)} slaves")
         headline = f"{who} {whole}." if unchecked_of(view) else f"{who} {'is' if len(slaves) == 1 else 'are'} in step."
         parts = [takes]
-    ids = {one.id for one in view.members}
-    parts += [_begun(one.text, ids) for one in notices]
-    return SentenceView(headline=_begun(headline, ids), rest=" ".join(one for one in parts if one))
-
-
-def _begun(text: str, ids: set[str]) -> str:
-    """As a sentence begins; a broker's name at its head stays as it is."""
-    return text if text.partition(" ")[0] in ids else text[:1].upper() + text[1:]
+    parts += [one.text for one in notices]
+    return SentenceView(headline=headline, rest=" ".join(one for one in parts if one))
 
 
 def severity_of(view: GroupView, of_problems: str) -> str:

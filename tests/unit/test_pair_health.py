@@ -149,6 +149,7 @@ def test_what_is_wrong_is_said_once_and_what_to_do(change: Change) -> None:
     assert len(view.problems) == len(codes)
     assert (view.severity, view.sentence.headline[: len(headline)]) == (severity, headline)
     for one in view.problems:
+        assert not one.text[0].islower() or one.text.split()[0] in pair.ha, "a list of problems begins with it as it is"
         assert one.means and one.at_stake and one.step and one.command and one.curl
         assert "{" not in one.means + one.at_stake + one.step + one.command
         compares = one.code in ("ha_ahead", "ha_forked", "ha_unchecked", "ha_log_damaged")

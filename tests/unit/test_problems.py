@@ -659,12 +659,12 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
         being_repaired,
         "attention",
         ["log_damaged"],
-        "n1 cannot read entries 5 to 7 of its log: it votes, but cannot lead, does not count from entry 5 on and does"
-        " not serve them; it is being repaired from n2, for",
+        " of its log, for 1 s: it votes, but cannot lead, does not count from entry 5 on and does not serve them; it is"
+        " being repaired from n2.",
         "",
     ),
     (mended_alone, "attention", ["log_damaged"], "it is mended from what the member itself has, if that goes", ""),
-    (waiting_for_repair, "attention", ["log_damaged"], "repaired as soon as a peer that holds it answers, for", ""),
+    (waiting_for_repair, "attention", ["log_damaged"], "repaired as soon as a peer that holds it answers.", ""),
     (unrecoverable, "critical", ["log_damaged"], "no member of the group can give what was written", ""),
     (
         serves_with_an_old_certificate,

@@ -25,6 +25,7 @@ from app.console.console import Console
 from app.console.dispatcher_diagram import HEIGHT, WIDTH, diagrams
 from app.console.errors import NotFound
 from app.console.live import Fragment, LiveKey
+from app.console.preflight import preflight
 from app.console.waterline import UNITS, ZERO_X, waterline
 from app.health.facts import capital
 from app.health.group_view import GroupView
@@ -98,6 +99,9 @@ def group_context(view: GroupView, unit: str = "entries") -> Context:
         "diagram_width": WIDTH,
         "diagram_height": HEIGHT,
         "closures": closures_view(view),
+        "may_lead": [
+            one.id for one in view.members if (may := preflight(view, one.id)).allowed or may.needs_acceptance
+        ],
     }
 
 

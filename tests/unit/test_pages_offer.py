@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.states import held_entries, result_of
+from tests.browser.states import cut_off, held_entries, result_of
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_brokers import BrokerGroup, example
 
@@ -82,6 +82,21 @@ def test_a_member_of_which_something_is_not_known_is_not_said_to_be_well(tmp_pat
             await kit.until(lambda: kit.console.watches["demo"].view.leader_id is None)
             page = (await (await kit.person("bob")).get(f"{GROUP}/nodes/n2")).text
             assert "n2 answers, and no leader is known." in page and "entries behind" not in page
+
+    run(work())
+
+
+def test_only_who_could_take_it_is_offered_leadership(tmp_path: Path) -> None:
+    """It was offered for a candidate that nobody hears; the page behind it refused."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            assert {"n1", "n2"} == set(re.findall(r">Make (\w+) leader<", (await olga.get(GROUP)).text))
+            cut_off(kit.group)
+            await kit.until(lambda: [one.code for one in kit.console.watches["demo"].view.problems] == ["cut_off"])
+            assert re.findall(r">Make (\w+) leader<", (await olga.get(GROUP)).text) == ["n1"]
 
     run(work())
 

@@ -266,6 +266,8 @@ def drawn_step(one: TransitionView) -> Step:
 def facts(reported: DispatcherView) -> tuple[tuple[str, str], ...]:
     """The numbers beside the picture; what the node does not tell says so."""
     in_flight = fmt.count(reported.in_flight)
+    if reported.in_flight is not None:
+        in_flight += " frame" if reported.in_flight == 1 else " frames"
     if reported.in_flight_bytes is not None:
         in_flight += f" · {fmt.size(reported.in_flight_bytes)}"
     sent = reported.snapshot

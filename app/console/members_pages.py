@@ -25,7 +25,7 @@ from app.console.errors import Invalid
 from app.console.live import Fragment, LiveKey
 from app.console.member_changes import MemberChange, MemberPreflight, preflight
 from app.health.confirming import DAMAGED, DIVERGED, FULL, confirm_nothing, survives, writes_stopped
-from app.health.facts import ELECTION_TIMEOUT_MAX_MS, timing_of
+from app.health.facts import ELECTION_TIMEOUT_MAX_MS, entries_of, timing_of
 from app.health.group_view import GroupView, MemberView
 from app.health.links import heard_ms
 from app.security.roles import Right
@@ -117,7 +117,7 @@ def row_of(view: GroupView, member_id: str, named: Configured | None, seen: Memb
         kind="learner" if is_learner else "voter",
         leads=member_id == view.leader_id,
         joined=joined_in_words(named),
-        behind=f"{fmt.count(lag)}{size}",
+        behind=f"{fmt.UNKNOWN if lag is None else entries_of(lag)}{size}",
         catching=catching,
         tone=tone,
         disk=fmt.UNKNOWN if free is None else f"{fmt.size(free)} free",

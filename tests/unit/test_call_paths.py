@@ -108,7 +108,7 @@ STATIONS = {
     "introspect (WatermarkView)": ("node/engine/introspect.py", r"map\(watermark, status\.watermarks\)"),
     "control plane": ("node/control/snapshots.py", r"read\(view, answer\)"),
     "aggregate (WatermarkView)": ("app/console/aggregate.py", r"watermarks\.of\("),
-    "template": ("templates/_node.html", r"\.mark\.match_index"),
+    "waterline": ("app/console/waterline.py", r"mark\.match_index"),
 }
 
 

@@ -216,7 +216,7 @@ def test_the_page_shows_who_belongs_to_it_what_they_lack_and_how_it_came_to_be_s
         assert "n3 joined as a learner" in text
         for said in (
             "A change is under way", "It waits for 1 of n1, n2", "entry 990", "learner", "becomes a voter then",
-            "600 · 180 kB", "catching up", "100 GB free", "kind=promote&amp;id=n3", "3 voters, 1 learner<",
+            "600 entries · 180 kB", "catching up", "100 GB free", "kind=promote&amp;id=n3", "3 voters, 1 learner<",
         ):  # fmt: skip
             assert said in text, said
         live = (await olga.get("/live/members/snapshot?cluster=demo")).text

@@ -101,6 +101,25 @@ def test_only_who_could_take_it_is_offered_leadership(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_members_page_gives_each_number_once_with_its_unit(tmp_path: Path) -> None:
+    """The leader's word of another instant stood among the member's own: vouched for beyond its end."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            kit.group.nodes["n2"].end -= 3
+            await kit.until(lambda: kit.console.watches["demo"].view.members[2].mark.lag_entries == 3)
+            person = await kit.person()
+            page = (await person.get(f"{GROUP}/nodes/n2")).text
+            assert "<dt>behind</dt><dd>3 entries</dd>" in page and "vouched for" not in page
+            assert f'href="{GROUP}#closures-title">Which writes wait for the quorum' in page
+            leads = (await person.get(f"{GROUP}/nodes/n0")).text
+            assert "<dt>end index</dt>" in leads and not re.search("<dt>(behind|last ack)</dt>", leads)
+            assert ">3 entries" in (await person.get(f"{GROUP}/members")).text
+
+    run(work())
+
+
 async def audited(kit: Kit) -> str:
     kept = kit.app.state.audit_runner.kept
     row, _ = await kept.create(

@@ -329,7 +329,9 @@ def behind(end: int | None, leader_end: int | None, mark: WatermarkView, unit: s
         if unit == "bytes":
             return fmt.size(0 if level else mark.lag_bytes)
         return fmt.duration_ms(0 if level else mark.lag_ms)
-    return f"+{end - leader_end:,}" if end > leader_end else f"{leader_end - end:,}"
+    if end > leader_end:
+        return f"{end - leader_end:,} {'' if unit == 'entries' else 'entries '}ahead"
+    return f"{leader_end - end:,}"
 
 
 def subtitle(view: GroupView, member: MemberView) -> tuple[str, str]:

@@ -61,7 +61,7 @@ def test_the_degraded_picture() -> None:
     assert by_id["n3"].reach == "stale" and "41 s ago" in by_id["n3"].sub and by_id["n3"].bars
     ahead = by_id["n4"]
     assert ahead.end_x is not None and ZERO_X < ahead.end_x <= 100
-    assert ahead.behind_text == "+37" and "37 ahead, will be cut at 1,204,772,978" in ahead.sub
+    assert ahead.behind_text == "37 ahead" and "37 ahead, will be cut at 1,204,772,978" in ahead.sub
     assert [bar.kind for bar in by_id["n5"].bars] == ["unvouched"] and by_id["n5"].applied_x is None
     never = by_id["n6"]
     assert never.never and not never.bars and never.end_x is None
@@ -132,7 +132,7 @@ def test_behind_is_told_in_the_chosen_unit() -> None:
     said = {unit: lanes(views.degraded(), unit)["n2"].behind_text for unit in ("entries", "bytes", "seconds")}
     assert said == {"entries": "48,100", "bytes": "14.6 MB", "seconds": "38 s"}
     assert lanes(views.degraded(), "bytes")["n0"].behind_text == "0 B"
-    assert lanes(views.degraded(), "bytes")["n4"].behind_text == "+37", "ahead is counted in entries"
+    assert lanes(views.degraded(), "bytes")["n4"].behind_text == "37 entries ahead", "ahead is counted in entries"
 
 
 def test_an_unknown_unit_counts_as_entries() -> None:
@@ -157,7 +157,7 @@ def test_a_follower_in_append_is_never_ahead_however_late_it_was_sampled(reporte
     assert lane.applied_x is None, "what it applied is its own word, of another instant"
     assert "ahead" not in lane.sub
     view = edited(view, lambda made: made["members"][1]["dispatcher"].update(state="COMPARE"))
-    assert lanes(view)["n1"].behind_text == "+72" and "72 ahead" in lanes(view)["n1"].sub
+    assert lanes(view)["n1"].behind_text == "72 ahead" and "72 ahead" in lanes(view)["n1"].sub
 
 
 def test_of_a_moment_in_the_past_nobody_says_that_the_leader_is_silent() -> None:

@@ -120,7 +120,7 @@ def _lane(
         end_text=fmt.index(has), behind_text="—" if is_master else _behind(lag),
         bytes_text="—" if link is None else fmt.duration_ms(link.lag_ms),
         ack_text="—" if link is None else rate_of(link.rate_bytes_per_s), never=has is None,
-        trouble=next((_trouble(each) for each in view.problems if each.node_id == one.id), None),
+        trouble=_trouble([each for each in view.problems if each.node_id == one.id]),
     )  # fmt: skip
     begin = said.begin_offset if said is not None else None
     flushed = _flushed(said, link, has)
@@ -202,9 +202,12 @@ def _behind(lag: int | None) -> str:
     return fmt.UNKNOWN if lag is None else f"{-lag:,} B ahead" if lag < 0 else fmt.size(lag)
 
 
-def _trouble(one: Problem) -> Trouble:
+def _trouble(found: list[Problem]) -> Trouble | None:
+    if not found:
+        return None
+    one = found[0]
     word = "broker silent" if one.code == "ha_broker_down" else one.code.removeprefix("ha_").replace("_", " ")
-    return Trouble(word=word, severity=one.severity, anchor=f"problem-{one.id.replace(':', '-')}")
+    return Trouble(word=word, severity=one.severity, anchor=f"problem-{one.id.replace(':', '-')}", more=len(found) - 1)
 
 
 def role_of(said: HaView | None) -> str:

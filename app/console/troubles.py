@@ -22,17 +22,19 @@ WORDS: Final = {
 
 @dataclass(slots=True, frozen=True)
 class Trouble:
-    """`anchor`: where the problem is explained on the group's page."""
+    """`anchor`: where the problem is explained on the group's page; `more`: how many others the member has."""
 
     word: str
     severity: str
     anchor: str
+    more: int = 0
 
 
 def trouble_of(view: GroupView, member: MemberView) -> Trouble | None:
     """Problems are listed worst first."""
-    for one in view.problems:
-        if one.node_id == member.id and one.severity != INFO:
-            word = WORDS.get(one.code, one.code.removeprefix("alarm_").replace("_", " "))
-            return Trouble(word, one.severity, f"problem-{one.id.replace(':', '-')}")
-    return None
+    found = [one for one in view.problems if one.node_id == member.id and one.severity != INFO]
+    if not found:
+        return None
+    worst = found[0]
+    word = WORDS.get(worst.code, worst.code.removeprefix("alarm_").replace("_", " "))
+    return Trouble(word, worst.severity, f"problem-{worst.id.replace(':', '-')}", len(found) - 1)

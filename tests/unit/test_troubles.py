@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.console.fragments import render_fragments
 from app.console.troubles import trouble_of
 from app.health.group_view import GroupView
 from tests.unit.group_story import Story
@@ -25,7 +26,10 @@ def test_the_worst_of_its_problems_is_said() -> None:
     story.node("n1").alarms = [{"code": "disk_low", "severity": "warning", "text": "3 % left"}]
     assert words(story.look())["n1"][0] == "disk low"
     story.node("n1").alarms.append({"code": "disk_full", "severity": "critical", "text": "no space"})
-    assert words(story.look())["n1"] == ("disk full", "critical", "problem-alarm_disk_full-n1")
+    view = story.look()
+    assert words(view)["n1"] == ("disk full", "critical", "problem-alarm_disk_full-n1")
+    drawn = str(render_fragments(view, "viewer")["waterline"])
+    assert ">disk full, 1 more</a>" in drawn, "one word hid that there is another problem"
 
 
 def test_a_member_that_is_cut_off_is_not_also_said_to_fall_behind() -> None:

@@ -105,7 +105,7 @@ function rail(u) {
 
 function nearestEvent(u) {
   const shown = data.events.filter((one) => Math.abs(u.valToPos(Date.parse(one.at) / 1000, "x") - u.cursor.left) < 6);
-  note.textContent = shown.length ? shown.map((one) => `${new Date(one.at).toLocaleTimeString()} ${one.text || one.kind}`).join(" · ") : "";
+  note.textContent = shown.length ? shown.map((one) => `${clock(Date.parse(one.at) / 1000)} ${one.text || one.kind}`).join(" · ") : "";
 }
 
 function draw(history) {

@@ -1,8 +1,8 @@
-// The live contract: one event stream a page, fragments morphed in place; a page that hears nothing, or nothing new of
-// its group, says so within five seconds, greys its lanes and polls.
+// The live contract: one event stream a page, fragments morphed in place; a page that hears nothing new of its group
+// says so within 5 s, greys its lanes and polls. Its tab says how severe it is.
 //
-// A frozen server raises no event: a watchdog decides what is stale. HTTP/1.1 gives a browser six connections a host: at
-// most SLOTS tabs hold a stream (Web Locks), hidden ones none, others poll. An error answer replaces nothing; 401: login.
+// A frozen server raises no event: a watchdog decides. A browser has six connections a host: at most SLOTS tabs hold a
+// stream (Web Locks), hidden ones none, others poll. An error answer replaces nothing; 401: login.
 import "./time.js";
 
 const SILENT_MS = 4500; // two beats missed; a look later still below 5 s
@@ -14,14 +14,15 @@ const SLOTS = 3;
 const clock = () => performance.now();
 const root = document.querySelector("[data-live]");
 const banner = document.getElementById("stale");
+const { title } = document;
 let heardAt = clock();
 let heardClock = new Date();
-let asOf = null; // of what is drawn; beats that draw the same moment again are as good as none
+let asOf = null; // of what is drawn; a beat that draws it again is as good as none
 let movedAt = clock();
 let movedClock = new Date();
 let polledAt = 0;
 let source = null;
-let streamedAt = 0; // when the stream, not a poll, said something
+let streamedAt = 0; // by the stream, not a poll
 let release = null; // gives the slot back
 let starting = false;
 let polling = false;
@@ -33,6 +34,8 @@ function heard() {
 }
 
 function noteMoment() {
+  const word = root.querySelector(".word")?.textContent;
+  document.title = word ? `${word}: ${title}` : title;
   const drawn = root.querySelector("[data-as-of]")?.dataset.asOf ?? null;
   if (drawn !== null && drawn === asOf) return;
   asOf = drawn;
@@ -40,7 +43,7 @@ function noteMoment() {
   movedClock = new Date();
 }
 
-// A tab that was hidden or stood still has a second to read what came.
+// A tab that was hidden has a second to read what came.
 let lookedAt = 0;
 function look() {
   const now = clock();
@@ -58,11 +61,11 @@ function showStale(stale) {
   if (document.body.classList.contains("is-stale") === stale) return;
   document.body.classList.toggle("is-stale", stale);
   const since = !root || unheard() ? heardClock : movedClock;
-  if (stale) banner.querySelector("[data-stale-since]").textContent = since.toLocaleTimeString();
+  if (stale) banner.querySelector("qs-time").setAttribute("datetime", since.toISOString());
   banner.hidden = !stale;
 }
 
-// Every element with an id, wrapped in <hx-partial> or not, replaces its namesake by a morph.
+// Every element with an id, in <hx-partial> or not, replaces its namesake by a morph.
 async function morph(html) {
   const parsed = new DOMParser().parseFromString(html, "text/html");
   const fresh = [...parsed.body.children].flatMap((one) => (one.localName === "hx-partial" ? [...one.children] : [one]));
@@ -73,7 +76,7 @@ async function morph(html) {
   noteMoment();
 }
 
-// One after the other: a morph that overtakes another would show the past.
+// In turn: a morph that overtakes another would show the past.
 function apply(html) {
   applying = applying.then(() => morph(html)).catch((error) => console.error("a fragment could not be shown", error));
   return applying;
@@ -92,14 +95,14 @@ async function poll() {
       headers: { "HX-Request": "true" }, signal: AbortSignal.timeout(SILENT_MS), cache: "no-store",
     });
     if (answer.status === 401) return toLogin();
-    // What was followed has ended: its page shows how.
+    // What was followed ended: its page shows how.
     if (answer.status === 404) return location.reload();
     if (answer.ok) {
       await apply(await answer.text());
       heard();
     }
   } catch {
-    // The watchdog says it.
+    // the watchdog says it
   } finally {
     polling = false;
   }
@@ -129,7 +132,7 @@ function close() {
   release = null;
 }
 
-// True when this tab may hold a stream.
+// Whether this tab may hold a stream.
 async function slot() {
   if (!navigator.locks) return false; // plain HTTP beyond loopback: poll
   for (let number = 0; number < SLOTS; number++) {
@@ -162,7 +165,7 @@ if (root) {
     if (document.hidden) return;
     const silent = unheard();
     showStale(silent || unmoved());
-    // A connection lost without a word raises no error: below is another.
+    // A connection lost without a word raises no error: another follows.
     if (source && clock() - streamedAt > SILENT_MS) close();
     if (clock() - polledAt < POLL_MS) return;
     polledAt = clock();
@@ -178,8 +181,8 @@ if (root) {
   addEventListener("pageshow", (event) => { if (event.persisted) start(); });
 }
 
-// A page without a stream: htmx asks for parts again (an operation, a pair), or this asks whether the console answers
-// (a log, a trail). An error answer replaces nothing, so it is said.
+// A page without a stream: htmx asks for parts again, or this asks whether the console answers. An error answer
+// replaces nothing, so it is said.
 document.addEventListener("htmx:response:error", () => showStale(true));
 document.addEventListener("htmx:error", () => showStale(true));
 const asksAgain = () => document.querySelector('[hx-trigger^="every"]') !== null;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,6 +111,17 @@ def test_a_morph_keeps_what_the_operator_opened(visit: Visit, group: FakeGroup) 
     expect(page.locator("#closure-items")).to_have_attribute("open", "")
 
 
+def test_the_name_of_the_tab_says_how_severe_it_is(visit: Visit, group: FakeGroup) -> None:
+    """Among other tabs a group in trouble looked as one that is well."""
+    page = visit().page
+    page.goto(GROUP)
+    expect(page).to_have_title("demo · Quorumscope")
+    group.nodes["n2"].alive = False
+    expect(page).to_have_title("Degraded: demo · Quorumscope")
+    group.nodes["n2"].alive = True
+    expect(page).to_have_title("demo · Quorumscope")
+
+
 def test_a_frozen_console_marks_the_page_stale_and_thaws(visit: Visit, console: Console) -> None:
     visitor = visit()
     visitor.page.goto(GROUP)
@@ -117,6 +129,7 @@ def test_a_frozen_console_marks_the_page_stale_and_thaws(visit: Visit, console: 
     with console.frozen():
         expect(visitor.page.locator("#stale")).to_be_visible()
         expect(visitor.page.locator("body")).to_have_class("is-stale")
+        expect(visitor.page.locator("#stale time")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
         expect(visitor.page.locator("#lane-n0")).to_be_visible()
     expect(visitor.page.locator("#stale")).to_be_hidden()
     expect(visitor.page.locator("body")).not_to_have_class("is-stale")

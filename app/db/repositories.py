@@ -311,8 +311,8 @@ def describe(item: EventView) -> str:
     change = f"{said.pop('was')} to {now}" if now is not None and "was" in said else now
     words = [str(change)] if change is not None else []
     words += [f"{key.replace('_', ' ')} {value}" for key, value in said.items()]
-    reason = [f"({detail['reason']})"] if detail.get("reason") else []
-    said_so = " ".join([*filter(None, [", ".join(words)]), *reason])
+    known, reason = ", ".join(words), detail.get("reason")
+    said_so = f"{known} ({reason})" if known and reason else str(reason or known)
     return f"{kind.replace('_', ' ')}: {said_so}" if said_so else kind
 
 

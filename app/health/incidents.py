@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.health.clock_steps import ClockStep
-from app.health.facts import INFO, spelled_range
+from app.health.facts import INFO, spell, spelled_range
 from app.health.group_view import GroupView, Incident, Problem
 from app.health.openings import QUIET_S
 from app.times import rfc3339, time_of
@@ -151,9 +151,17 @@ def gets_through(view: GroupView, committed_before: int | None) -> bool:
 
 
 def event_of_incident(incident: Incident) -> EventView:
+    since, until = time_of(incident.since), time_of(incident.until)
+    took = "" if since is None or until is None else f" after {spell((until - since).total_seconds())}"
+    paused = f", writes paused for {incident.pause_ms:,} ms" if incident.pause_ms else ""
     return EventView(
-        id=None, at=incident.until, kind=KIND, severity="info", text=incident.text, detail=incident.to_json()
-    )  # fmt: skip
+        id=None,
+        at=incident.until,
+        kind=KIND,
+        severity="info",
+        text=f"Over{took}{paused}: {incident.text}",
+        detail=incident.to_json(),
+    )
 
 
 def with_cuts(incident: Incident, cuts: Sequence[tuple[str, str, int, int]]) -> Incident:

@@ -164,7 +164,7 @@ def test_a_maintenance_window_is_listed_for_a_week_behind_its_end(tmp_path: Path
         ),
         ({"kind": "dispatcher", "detail": {"peer": "n1", "was": "A", "state": "B"}}, "dispatcher: A to B, peer n1"),
         ({"kind": "gap", "detail": {"text": "events are lost"}}, "events are lost"),
-        ({"kind": "disk_full", "detail": {"reason": "no space"}}, "disk full: (no space)"),
+        ({"kind": "disk_full", "detail": {"reason": "no space"}}, "disk full: no space"),
         ({"kind": "odd", "detail": "a word"}, "a word"),
         ({"kind": "bare"}, "bare"),
     ],

@@ -142,6 +142,8 @@ def test_it_is_kept_for_an_hour_also_over_a_restart(tmp_path: Path) -> None:
             assert "n1 was cut off." in html and "1,240 ms" in html and "entries 5 to 7 on n1" in html
             ann = await kit.person()
             assert "Recently" in (await ann.get("/clusters/demo")).text
+            events = (await ann.get("/clusters/demo/events")).text
+            assert "Over after 9 s, writes paused for 1,240 ms: n1 was cut off." in events, "not as if it began now"
 
     run(first())
     run(again())

@@ -115,8 +115,16 @@ async def show_users(
     request: Request, sessions: SessionsDep, *, status: int = 200, made: Json | None = None
 ) -> Response:
     origin = f"{request.url.scheme}://{request.url.netloc}"
-    people = (await users.list_users(sessions, SHOWN))["items"]
-    return page(request, "users", status, people=people, made=made, origin=origin, groups=groups_of(request))
+    listed = await users.list_users(sessions, SHOWN)
+    people = listed["items"]
+    able = [
+        one["name"] for one in people if one["role"] == "admin" and one["source"] != "oidc" and not one["disabled_at"]
+    ]
+    last_admin = able[0] if len(able) == 1 and not listed["next"] else None
+    return page(
+        request, "users", status, people=people, last_admin=last_admin, made=made, origin=origin,
+        groups=groups_of(request),
+    )  # fmt: skip
 
 
 @router.get("/users")

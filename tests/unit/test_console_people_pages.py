@@ -53,6 +53,8 @@ def test_admins_manage_people(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, seeded=False) as kit:
             ann = await kit.person()
+            alone = (await ann.get("/users")).text
+            assert "/users/ann/disable" not in alone and "/users/ann/role" not in alone, "refused of the last admin"
             status, text = await post(ann, "/users", name="bea", role="viewer")
             link = re.search(r"/login/link/[\w-]+", text)
             assert status == 201 and link is not None

@@ -441,6 +441,7 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
             await kit.until(lambda: len(watch["pair"].view.members) == 3 and watch["pair"].view.severity == "ok")
             assert list(watch) == ["pair"]
             ann = await kit.person()
+            assert '<td data-label="Flush">sync</td>' in (await ann.get("/")).text, "its own page says it, too"
             page = (await ann.get("/clusters/pair")).text
             for said in ("Slaves of the master", "127.0.0.1:10912", 'id="broker-s2"'):
                 assert said in page

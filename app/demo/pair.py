@@ -174,8 +174,10 @@ class PairDemo:
                 f"  Logs         {self.processes.logs}", "", "  Try, in another terminal:",
                 f"    {command} ha status {nodes}",
                 f"    {command} audit --ha {stores}",
-                f"    kill -STOP {slave}; kill -CONT {slave}",
-                f"    kill {master}; {command} ha promote --node {self.controls['s1']} --accept lacks_bytes",
+                f"    kill -STOP {slave:<8}   a slave's broker hangs",
+                f"    kill -CONT {slave:<8}   and goes on",
+                f"    kill {master:<14}   the master ends; then make a slave the master:",
+                f"    {command} ha promote --node {self.controls['s1']} --accept lacks_bytes",
                 "", f"  {self.options.ending}",
             ]
         )  # fmt: skip

@@ -111,8 +111,9 @@ def test_sends_run_and_both_slaves_have_what_the_master_has(tmp_path: Path) -> N
         while acknowledged(said(urls[0])) != {"s1", "s2"}:
             assert time.monotonic() < deadline, said(urls[0])
             time.sleep(0.05)
-        stopped = re.search(r"kill -STOP (\d+)", text)
+        stopped = re.search(r"kill -STOP (\d+) ", text)
         assert stopped and "node.broker" in command_of(int(stopped[1]))  # its supervisor would stop nothing
+        assert "; kill" not in text, "pasted whole, it undoes at once what was to be seen"
         os.kill(int(stopped[1]), signal.SIGSTOP)
         try:
             upto = said(urls[0])["end_offset"]

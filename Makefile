@@ -74,7 +74,7 @@ test: setup
 	$(BIN)/python -m tests.prepare
 	@# What computes comes first. Three workers on two cores in both: a third of the time is waiting, for a process or a
 	@# clock. What starts processes runs in the order of its files' names: the longest ones (Spark) come early.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --junitxml=$(VENV)/computed.xml $(COMPUTED)
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" --junitxml=$(VENV)/computed.xml $(COMPUTED)
 	$(BIN)/python -m tests.postgresql --sqlite-results $(VENV)/computed.xml
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(addprefix --ignore=,$(COMPUTED))
 

@@ -2,12 +2,13 @@
 
 `python -m tests.simulation.prove` runs, over J processes: each mutant over seeds until an invariant catches it, the
 seed that is known to (`mutants/seeds.json`) first; the campaign of fixed seeds over everything, and one of seeds that
-the commit's hash names; the unit tests with new examples; the tests of real processes, and beside them, at the lowest
-priority, the worlds of every mutant without it, a hundred seeds each, which must be clean. It prints the table (mutant,
-rule, caught by, after how many seeds and steps, seconds) and ends with 1 if a mutant survives, a mutant never differed
-from the right code, or a clean world is not clean. `--quick` leaves out what takes long: it is what `.ci/run` runs.
-`--clean N` runs N seeds of each mutant's world without it and nothing else: what a change of core, store or driver
-should see before it lands. Each phase has its line at the end.
+the commit's hash names; the unit tests with new examples; attacks that nobody has seen, the tests of real processes
+that `make test` leaves out, and beside them, at the lowest priority, the worlds of every mutant without it, a hundred
+seeds each, which must be clean. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds)
+and ends with 1 if a mutant survives, a mutant never differed from the right code, or a clean world is not clean.
+`--quick` leaves out what takes long: it is what `.ci/run` runs. `--clean N` runs N seeds of each mutant's world without
+it and nothing else: what a change of core, store or driver should see before it lands. Each phase has its line at the
+end.
 
 A run is a pure function of mutant, seed and steps: any line of the table is run again with `--only NAME`.
 """
@@ -54,7 +55,7 @@ BROKER_SHARE = 100  # and one in the broker's, where it takes longest
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
 )  # fmt: skip
-LONG_ONES = ("tests/api", "tests/audit", "tests/bench", "tests/browser")
+LONG_ONES = ("tests/process", "tests/api", "tests/audit", "tests/bench", "tests/browser")
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -281,10 +282,10 @@ def _of_the_commit(options: argparse.Namespace) -> bool:
 
 
 def _processes() -> bool:
-    """All tests of them, with attacks that nobody has seen; and what `make test` leaves out elsewhere."""
+    """Attacks that nobody has seen, and what `make test` leaves out."""
     attack_seed = str(secrets.randbits(32))
     print(f"ATTACK_SEED={attack_seed}", flush=True)
-    sound = _run("-m", "pytest", "-q", "-n0", "tests/process", "tests/attack", ATTACK_SEED=attack_seed)
+    sound = _run("-m", "pytest", "-q", "-n0", "tests/attack", ATTACK_SEED=attack_seed)
     sound &= _run("-m", "pytest", "-q", "-n0", "-m", "long", *LONG_ONES)
     for words in PROCESS_RUNS:
         sound &= _run("-m", "tests.process.chaos", *words.split())

@@ -74,7 +74,8 @@ def describe_group(target: Target, consumer_group: ConsumerGroup, as_json: JsonO
     if as_json:
         show_json(one)
         return Exit.FINE
-    head = f"group {one['group']}: {len(one['members'])} members, lag {lag_text(one)}"
+    people = len(one["members"])
+    head = f"group {one['group']}: {people} member{'' if people == 1 else 's'}, lag {lag_text(one)}"
     lines = [head + (f", since {one['lag_since']}" if one["lag_since"] else "")]
     lines += [f"member {each['client_id']} at {each['address']}, heard {each['heard_at']}"
               for each in one["members"]]  # fmt: skip

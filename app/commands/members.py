@@ -330,6 +330,8 @@ def there_words(known: dict[str, Any]) -> str:
 def follows(access: AccessFlags, fields: dict[str, Any], was_at: str | None = None) -> str:
     if fields["kind"] == "address" and was_at:
         return f"; `{access.again('members', 'address', fields['memberId'], was_at)}` takes it back"
+    if fields["kind"] == "remove":
+        return f"; end the process of {fields['memberId']} on its machine: it would go on running"
     if fields["kind"] != "add" or not fields.get("promote", True):
         return ""
     leaves = f", and {fields['replaces']} leaves then" if fields.get("replaces") else ""

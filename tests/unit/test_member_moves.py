@@ -1,4 +1,6 @@
-"""`members address`: a wrong one cuts a member off: it is said before the change, and after it what takes it back."""
+"""`members address`: a wrong one cuts a member off: it is said before the change, and after it what takes it back.
+
+After each change what comes next is said: of a removal, that its process has to be ended."""
 
 from __future__ import annotations
 
@@ -52,3 +54,9 @@ def test_who_answers_there_is_said_before_and_what_takes_it_back_after(
     assert [one.get("dryRun") for one in asked] == [True, None]
     assert commands.change(TARGET, fields, "move", False, True, None, True) == Exit.FINE
     assert f'"answersThere": {"null" if there is None else chr(34) + there + chr(34)}' in capsys.readouterr().out
+
+
+def test_whoever_removes_a_member_reads_that_its_process_goes_on() -> None:
+    """The console said it; the command line ended with "entry 7 is committed"."""
+    said = commands.follows(TARGET.access, {"kind": "remove", "memberId": "n1"})
+    assert said == "; end the process of n1 on its machine: it would go on running"

@@ -148,7 +148,8 @@ async def brokers_of(console: Console, view: GroupView) -> list[MemberBroker]:
         try:
             if isinstance(said, ConsoleError):
                 raise said
-            found.append(MemberBroker(one.id, drawn.on_our_clock(read(Broker, said), clocks.get(one.id))))
+            known = drawn.on_our_clock(read(Broker, said), clocks.get(one.id))
+            found.append(MemberBroker(one.id, known, has_engine=one.unheard_since is None))
         except ConsoleError as error:
             found.append(MemberBroker(one.id, None, error.detail))
     return found

@@ -22,11 +22,13 @@ NAMED: Final = 5  # topics of a group, in a list of groups
 
 @dataclass(frozen=True, slots=True)
 class MemberBroker:
-    """One member's broker; `said` None: its control plane did not answer, and why."""
+    """One member's broker; `said` None: its control plane did not answer, and why. `has_engine` False: its engine does
+    not answer now, so nobody knows what it lacks."""
 
     member_id: str
     said: Broker | None
     why: str = ""
+    has_engine: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ def sentence_of(brokers: Sequence[MemberBroker], unserved: Sequence[str] | None 
         return Sentence(
             "unknown", f"{names(silent)} cannot be asked.", f"{master.member_id} is master and takes messages."
         )
+    if alone := [one.member_id for one in brokers if not one.has_engine]:
+        whose = "Its engine does" if len(alone) == 1 else "Their engines do"
+        text = f"What the broker of {names(alone)} lacks is not known."
+        return Sentence("unknown", text, f"{whose} not answer; {master.member_id} is master and takes messages.")
     apart = unserved
     if apart is None:
         apart = [one.member_id for one in brokers if one.said is not None and one.said.leader_id != master.member_id]
@@ -198,6 +204,8 @@ def row_of(one: MemberBroker) -> BrokerRow:
         )
     trouble, dispatch = stopped_dispatch(one), said.dispatch
     at = fmt.UNKNOWN if dispatch is None else f"entry {fmt.index(dispatch.dispatched_index)}"
+    if not trouble and not one.has_engine and dispatch is not None:
+        trouble = f"at {at}; its engine does not answer"
     counts = said.counts
     return BrokerRow(
         one.member_id, (said.role or "none yet").lower(), said.role == "MASTER", said.address, f"{said.broker_id}",

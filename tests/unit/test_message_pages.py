@@ -15,7 +15,7 @@ import pytest
 
 from app.console import live
 from app.console.message_bodies import with_messages
-from app.console.messages_view import MemberBroker, master_of, on_our_clock, sentence_of, timeline_of
+from app.console.messages_view import MemberBroker, master_of, on_our_clock, row_of, sentence_of, timeline_of
 from app.console.sample import Clock
 from node.message_store.properties import join_properties
 from node.message_store.record import encode_record
@@ -400,6 +400,16 @@ def test_a_master_of_a_term_that_is_over_is_none() -> None:
     said = sentence_of([MemberBroker("n0", old), MemberBroker("n1", new), MemberBroker("n2", new)])
     assert (said.severity, said.headline) == ("critical", "No broker is master of term 4: nothing can be sent.")
     assert said.rest == "n0 still says that it is master, of term 3, which is over."
+
+
+def test_a_broker_whose_engine_hangs_is_not_said_to_be_in_step() -> None:
+    """It had dispatched all that its own engine had said: 1,300 entries behind, it was "in step"."""
+    there = MemberBroker("n0", broker(role="MASTER"))
+    alone = MemberBroker("n1", broker(role="SLAVE"), has_engine=False)
+    said = sentence_of([there, alone])
+    assert (said.severity, said.headline) == ("unknown", "What the broker of n1 lacks is not known.")
+    assert row_of(there).dispatch.startswith("in step, entry ")
+    assert row_of(alone).dispatch.endswith("; its engine does not answer") and row_of(alone).tone == "attention-text"
 
 
 def test_the_master_of_the_newest_term_is_the_master() -> None:

@@ -66,6 +66,18 @@ def test_events_come_in_pages_that_lead_back_and_forth(tmp_path: Path) -> None:
     over(tmp_path, work)
 
 
+@pytest.mark.parametrize(("severity", "said"), [("attention", "What to do about n1<"), ("info", "What to do<")])
+def test_a_note_does_not_send_to_the_member_that_tells_of_it(tmp_path: Path, severity: str, said: str) -> None:
+    """ "Messages wait, and no consumer of their group is connected" was to be done "about n1", its master."""
+
+    async def work(_kit: Kit) -> None:
+        noted = [views.problem("consumers_gone", severity, "n1", "Messages wait.")]
+        view = views.edited(views.healthy(), lambda made: made.update(problems=noted))
+        assert said in str(render_fragments(view, "viewer")["sentence"])
+
+    over(tmp_path, work)
+
+
 def test_of_many_dispatchers_those_that_append_are_folded() -> None:
     """In a group of 30 they made a page of 8,000 px, where the one that does not append stood among the others."""
     story = Story(group=FakeGroup(size=9))

@@ -27,7 +27,8 @@ What it takes to change a key is in its row:
 CHANGES
 SIGHUP has the file read again, by every process of a node (`quorumscope node` passes it on). A file that cannot be read
 or says what does not fit changes nothing: the log says `not_reread` and why, and an alarm stands until a later SIGHUP
-found it in order. Of a key that differs and cannot change, or whose change would not be safe now, the log and
+found it in order. One that is half written may be in order, too, with defaults for what is not there yet: write it
+beside, and rename it. Of a key that differs and cannot change, or whose change would not be safe now, the log and
 `settings` in `GET state` say so, under an alarm (`restart_needed`, `settings_refused`); flags and variables of a
 process that runs stay what they were. How to change flush, lease reads and timings:
 [operations](operations.md#changing-settings-while-the-group-runs).

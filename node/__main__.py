@@ -301,7 +301,8 @@ async def supervise(arguments: Sequence[str]) -> int:
     another_broker = asyncio.Event()
     loop.add_signal_handler(BROKER_AGAIN, another_broker.set)
     supervise_children()
-    HangUp(pass_on_hang_up, lambda: stop_all(signal.SIGHUP.name)).listen()
+    hang_up = HangUp(pass_on_hang_up, lambda: stop_all(signal.SIGHUP.name))
+    hang_up.listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
     clear_reason(data)
@@ -325,6 +326,7 @@ async def supervise(arguments: Sequence[str]) -> int:
     stopping.set()
     await asyncio.gather(*background.tasks)  # they end their processes in order
     await background.stop()
+    hang_up.ignore()
     if asked_with:
         note("stopped", reason=f"asked to with {asked_with[0]}")
     return code

@@ -108,6 +108,13 @@ class HangUp:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_signal)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
+    def ignore(self) -> None:
+        """From here on it means nothing: the process ends, and what it still has to do is done after its loop, which
+        leaves the system's way with a SIGHUP behind, to kill."""
+        with contextlib.suppress(RuntimeError, ValueError):
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     def _on_signal(self) -> None:
         if self._terminals and not any(os.isatty(one) for one in self._terminals):
             self._end()

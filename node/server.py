@@ -197,7 +197,8 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     if reread is not None:
         engine.settings_reload.follow(reread, engine.files, log.set_level)
 
-    HangUp(engine.files.again, lambda: stop(engine, signal.SIGHUP)).listen()
+    hang_up = HangUp(engine.files.again, lambda: stop(engine, signal.SIGHUP))
+    hang_up.listen()
 
     collector = Collector(loop)
     collector.start()
@@ -214,6 +215,7 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
         reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
         return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data, log)
     finally:
+        hang_up.ignore()
         collector.stop()
         process.close()
     if code and not store.is_in_place():  # whatever it met then: a start would make another, empty one there

@@ -180,6 +180,39 @@ def test_a_hang_up_ends_what_lost_its_terminal_and_nothing_else() -> None:
         process.communicate()
 
 
+ENDS = """
+import asyncio, sys
+from node.rereading import HangUp
+
+async def main():
+    hang_up = HangUp(lambda: None, lambda: None)
+    hang_up.listen()
+    hang_up.ignore()
+
+asyncio.run(main())
+print("over", flush=True)
+sys.stdin.readline()
+sys.exit(3)
+"""
+
+
+def test_a_process_that_ends_is_not_killed_by_a_hang_up_behind_its_loop() -> None:
+    """An engine closes its store there."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDS], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "over\n"
+        process.send_signal(signal.SIGHUP)
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait(60) == 3
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_without_a_main_thread_there_is_no_signal_and_no_error() -> None:
     async def work() -> None:
         from node.rereading import HangUp

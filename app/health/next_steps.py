@@ -54,7 +54,8 @@ STARTED_ELSEWHERE: Final = (
 FIRST_START: Final = (
     "{status}",
     "start {node} on {where}: {leader} has heard nothing of it so far. The first start of a member that was added needs"
-    " --join and an empty directory (`quorumscope node --join --id {node} --group {group} --peers {peers} --data DIR`),"
+    " --join and an empty directory (`quorumscope node --join --id {node} --group {group} --peers {peers}{of_kind}"
+    " --data DIR`),"
     " later ones do not; it is well when this ends with 0",
 )
 AWAY_TO_SCRUB: Final = (
@@ -197,6 +198,7 @@ def fields_of(finding: Finding, view: GroupView) -> dict[str, str]:
         "leader_url": leader_url,
         "group": shlex.quote(view.cluster.group),
         "peers": shlex.quote(peers_of(view)),
+        "of_kind": flag_of_kind(view),
         "status": status_command(url, view),
         "leader_status": status_command(leader_url, view),
         "members": status_command(leader_url, view, "members list"),
@@ -220,6 +222,13 @@ def status_command(url: str, view: GroupView, what: str = "status") -> str:
     if url:
         return f"quorumscope {what} --node {url}"
     return f"quorumscope {what} " + shlex.join(["--peers", peers_of(view), "--group", view.cluster.group])
+
+
+def flag_of_kind(view: GroupView) -> str:
+    """What whoever joins a group of brokers, or of a state machine, is started with besides."""
+    if view.has_brokers:
+        return " --broker HOST:PORT"
+    return " --state-machine NAME" if any(one.state and one.state.applier for one in view.members) else ""
 
 
 def peers_of(view: GroupView) -> str:

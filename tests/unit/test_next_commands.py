@@ -72,9 +72,14 @@ def test_a_member_that_was_added_and_never_started_is_told_its_first_start(store
     refused = gone("n3")
     (left,) = look([leader, member("n1"), member("n2"), refused]).problems
     assert (left.code, left.member) == ("member_unreachable", "n3")
-    said = "quorumscope node --join --id n3 --group g --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --data DIR"
-    assert (said in left.step) is (store_id is None), gone.step
+    said = "quorumscope node --join --id n3 --group g --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1'"
+    assert (f"{said} --data DIR" in left.step) is (store_id is None), gone.step
     assert left.command == "quorumscope status --peers 'n0-n0:1;n1-n1:1;n2-n2:1;n3-n3:1' --group g"
+    for field, value, flag in (("broker", "n0:9", "--broker HOST:PORT"), ("applier", {}, "--state-machine NAME")):
+        leader["state"][field] = value
+        (left,) = look([leader, member("n1"), member("n2"), refused]).problems
+        assert (f"{said} {flag} --data DIR" in left.step) is (store_id is None), "refused as of another kind"
+        del leader["state"][field]
 
 
 def test_what_this_machine_knows_of_a_start_is_printed(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class Row:
     disk: str
     reach: str
     is_learner: bool
+    is_connected: bool
 
 
 def members_context(console: Console, view: GroupView, role: str) -> Context:
@@ -123,6 +124,7 @@ def row_of(view: GroupView, member_id: str, named: Configured | None, seen: Memb
         disk=fmt.UNKNOWN if free is None else f"{fmt.size(free)} free",
         reach=seen.reach if seen is not None else "never",
         is_learner=is_learner,
+        is_connected=named is None or named.connected is not False,
     )
 
 
@@ -136,7 +138,8 @@ def catching_up(view: GroupView, named: Configured | None, seen: MemberView | No
     """(in words, what it catches the eye with)."""
     then = ""
     if named is not None and named.promoting:
-        then = "; becomes a voter then" + (f", and {named.replaces} leaves" if named.replaces else "")
+        leaves = f", and {named.replaces} leaves" if named.replaces else ""
+        then = f"; becomes a voter once it has caught up{leaves}"
     if seen is not None and seen.id == view.leader_id:
         full = seen.id in confirm_nothing(view)
         return ("leads, and takes nothing new in: its disk is full", "critical-text") if full else ("leads", "")

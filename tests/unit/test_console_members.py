@@ -215,8 +215,9 @@ def test_the_page_shows_who_belongs_to_it_what_they_lack_and_how_it_came_to_be_s
         text = await shown()
         assert "n3 joined as a learner" in text
         for said in (
-            "A change is under way", "It waits for 1 of n1, n2", "entry 990", "learner", "becomes a voter then",
-            "600 entries · 180 kB", "catching up", "100 GB free", "kind=promote&amp;id=n3", "3 voters, 1 learner<",
+            "A change is under way", "It waits for 1 of n1, n2", "entry 990", "learner", "600 entries · 180 kB",
+            "becomes a voter once it has caught up", "catching up", "100 GB free", "kind=promote&amp;id=n3",
+            "3 voters, 1 learner<",
         ):  # fmt: skip
             assert said in text, said
         live = (await olga.get("/live/members/snapshot?cluster=demo")).text
@@ -251,6 +252,14 @@ def test_a_member_that_is_looked_for_elsewhere_says_where_it_listens() -> None:
     for said, listens_at in (("127.0.0.1:39411", seen.address), (seen.address, "")):
         row = row_of(view, "n1", MemberView(id="n1", address=said, kind="voter"), seen)
         assert (row.address, row.listens_at) == (said, listens_at)
+
+
+def test_who_is_not_connected_is_not_offered_a_promotion() -> None:
+    """It was refused: it has not caught up. "Becomes a voter then" did not say when."""
+    named = MemberView(id="n9", address="127.0.0.1:9", kind="learner", connected=False, promoting=True)
+    row = row_of(views.degraded(), "n9", named, None)
+    assert not row.is_connected and row.catching == "not connected to n0; becomes a voter once it has caught up"
+    assert row_of(views.degraded(), "n9", MemberView(id="n9", kind="learner"), None).is_connected
 
 
 def test_a_strangers_event_is_no_change() -> None:

@@ -36,6 +36,7 @@ STILL: Final[dict[str, Any]] = {
     "sync_ms": 2.0, "delay_ms": 0.5, "sends": 30.0, "batches": 0.1, "data_file_size": 65536, "save_s": 0.3,
     "silences": False,
 }  # fmt: skip
+CRASHES: Final[dict[str, Any]] = {"broker_crash": 1.5}
 NEW_MASTERS: Final[dict[str, Any]] = {"transfers": 2.0, "broker_crash": 1.0, "sends": 60.0}
 OLD_MASTERS: Final[dict[str, Any]] = {
     "unaware": 1.5, "isolate_leader": 1.0, "partition_ms": 1500.0, "broker_pause": 0.5, "pause_ms": 900.0,
@@ -79,13 +80,13 @@ PUTS = (
         "answers_at_commit",
         "a put is answered once it is committed, before it can be read",
         swapped(PLACED + "add", "put.indexes[-1] <= self._places.dispatched_index", "True"),
+        **CRASHES,
     ),
     _broker(
         "mixes_up_places",
         "of puts that are answered together each gets the first one's place",
         Edit(PLACED + "dispatched", "at += len(put.indexes)", "at += MUTANT.instead(len(put.indexes), 0)"),
-        sends=60.0,
-        sync_ms=10.0,
+        **NEW_LANES,
     ),
     _broker(
         "opens_behind_dispatch",
@@ -124,7 +125,7 @@ PUTS = (
             "offset + at, time_ms, born",
             "MUTANT.instead(offset + at, offset), time_ms, born",
         ),
-        batches=0.5,
+        **CRASHES,
     ),
     _broker(
         "stores_in_the_past",
@@ -147,7 +148,7 @@ DISPATCH = (
         "counts_cut_units",
         "a start counts units behind what the mark vouches for",
         swapped(QUEUES + "_open_queue", "offset + size <= position", "True"),
-        broker_crash=1.5,
+        **CRASHES,
     ),
     _broker(
         "keeps_empty_files",
@@ -165,14 +166,13 @@ DISPATCH = (
         "ignores_metadata",
         "of the metadata in one piece of the log only the first entry counts",
         Edit(LOG + "_take", "for one in own:", "for one in MUTANT.instead(own, own[:1]):"),
-        broker_crash=1.0,
-        save_s=10.0,
+        delayed=0.5,
     ),
     _broker(
         "index_forgets_its_slots",
         "a start makes the index's slots anew without what it holds",
         Edit(INDEX + "_cut", "np.arange(1, count)", "MUTANT.instead(1, 0) * np.arange(1, count)"),
-        broker_crash=1.5,
+        **CRASHES,
     ),
 )
 
@@ -222,10 +222,7 @@ UNCOMMITTED = (
         "views_show_uncommitted",
         "a message is shown by its place, however far the log is committed",
         swapped("node.message_store.live_reads:LiveReads.message_at", "offset < self.end_offset()", "True"),
-        sync_ms=10.0,
-        sends=60.0,
-        questions=60.0,
-        isolate_leader=1.0,
+        **NEW_LANES,
     ),
 )
 

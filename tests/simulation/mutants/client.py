@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulation.mutants.planting import Edit, Mutant, ignored, swapped
-from tests.simulation.mutants.real_driver import QUIET, UNREST
+from tests.simulation.mutants.real_driver import ORDINARY, QUIET, READING, UNREST
 
 APPENDS = "node.client.appends:Appends."
 GROUP = "node.client.append_group:Group."
@@ -67,7 +67,7 @@ CLIENT_SIDE = (
         "C3",
         "the index that an append must get is not sent",
         Edit(GROUP + "pieces", "self.expected_index)", "MUTANT.instead(self.expected_index, -1))"),
-        profile={"expected_index": 0.4},
+        profile=ORDINARY,
     ),
     _client(
         "client_takes_any_answer",
@@ -78,14 +78,14 @@ CLIENT_SIDE = (
             "self._pending.pop(frame.opaque, None)",
             "self._pending.pop(MUTANT.instead(frame.opaque, next(iter(self._pending), frame.opaque)), None)",
         ),
-        profile={**UNREST, "bursts": 60.0},
+        profile=UNREST,
     ),
     _client(
         "client_reads_unsafely",
         "C1",
         "a read is served by whoever is asked, without a quorum",
         Edit(CLIENT + "_read_once", "READ_BYTES, mode)", "READ_BYTES, MUTANT.instead(mode, ReadMode.UNSAFE))"),
-        profile={**UNREST, "reads": 30.0},
+        profile=READING,
     ),
     _client(
         "client_reads_on_one_too_far",
@@ -96,7 +96,7 @@ CLIENT_SIDE = (
             "at, read_bytes = entries[-1].index + 1",
             "at, read_bytes = MUTANT.instead(entries[-1].index + 1, entries[-1].index + 2)",
         ),
-        profile={"reads": 30.0, "body_bytes": 2000},
+        profile=ORDINARY,
     ),
     _client(
         "client_takes_apart_wrongly",
@@ -118,6 +118,6 @@ CLIENT_SIDE = (
             'self._failed(group, OutcomeUnknown("the client was closed before an answer came"))',
             'self._failed(group, MUTANT.instead(OutcomeUnknown(""), NotAppended("the client is closed")))',
         ),
-        profile={**UNREST, "client_loss": 3.0},
+        profile=UNREST,
     ),
 )

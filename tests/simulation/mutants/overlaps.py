@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.mutants.control import DOWN
 from tests.simulation.mutants.planting import Edit, Mutant
-from tests.simulation.mutants.real_driver import CONFLICTS, DISK, ENGINE, QUIET, UNREST
+from tests.simulation.mutants.real_driver import CONFLICTS, DISK, ENGINE, ORDINARY, QUIET, READING, UNREST
 
 APPENDS = "node.client.appends:Appends."
 CLIENT = "node.client.ledger_client:LedgerClient."
@@ -49,9 +50,10 @@ def _to_all(engine: Any) -> Callable[[Any], None]:
 
 
 def _overlap(
-    name: str, rule: str, about: str, *edits: Edit, profile: dict[str, Any], **helpers: Callable[..., Any]
-) -> Mutant:
-    return Mutant(name, rule, about, edits, profile, helpers, "driver")
+    name: str, rule: str, about: str, *edits: Edit, profile: dict[str, Any], lasts: int = 1,
+    **helpers: Callable[..., Any],
+) -> Mutant:  # fmt: skip
+    return Mutant(name, rule, about, edits, profile, helpers, "driver", lasts=lasts)
 
 
 OF_THE_DRIVER = (
@@ -90,6 +92,7 @@ OF_THE_DRIVER = (
         profile={**UNAWARE, "delay_ms": 3.0, "reads": 60.0, "bursts": 30.0},
         one_waits=_one_waits,
         to_all=_to_all,
+        lasts=2,
     ),
     _overlap(
         "driver_cuts_in_a_reading_thread",
@@ -129,7 +132,7 @@ OF_THE_DRIVER = (
             "        except (KeyError, StoreCorrupt) as error:\n"
             "            work.set_exception(error)",
         ),
-        profile={**CONFLICTS, "ring_bytes": 512},
+        profile=CONFLICTS,
     ),
     _overlap(
         "driver_saves_votes_on_the_loop",
@@ -156,6 +159,7 @@ OF_THE_CLIENT = (
             "        if MUTANT.instead(not entries, not entries or gap):",
         ),
         profile=MANY_TERMS,
+        lasts=2,
     ),
     _overlap(
         "client_lets_new_calls_pass",
@@ -180,7 +184,7 @@ OF_THE_CLIENT = (
         Edit(
             CLIENT + "append_many", "-1 if expected_index is None else index_of(expected_index)", "expected_index or -1"
         ),
-        profile={"expected_index": 0.4},
+        profile=ORDINARY,
     ),
     _overlap(
         "client_tries_again_unconfirmed",
@@ -192,7 +196,7 @@ OF_THE_CLIENT = (
             "RequestCode.FAST_READ, [MUTANT.instead(request, encode_read(ReadRequest(from_index, READ_BYTES, "
             "ReadMode.UNSAFE))) if retry.reason else request], ",
         ),
-        profile={**UNREST, "reads": 30.0},
+        profile=READING,
     ),
     _overlap(
         "client_returns_half_a_read",
@@ -221,6 +225,7 @@ OF_THE_CLIENT = (
             "pause": 1.0,
             "pause_ms": 900.0,
         },
+        lasts=2,
     ),
     _overlap(
         "client_calls_a_timeout_refused",
@@ -245,6 +250,7 @@ OF_THE_CLIENT = (
             "flush_sync": True,
             "bursts": 40.0,
         },
+        lasts=2,
     ),
 )
 
@@ -263,7 +269,7 @@ OF_THE_CONTROL_PLANE = (
             "    parts.snapshots.outdate()\n    if answer",
             "    MUTANT.left_out()\n    if answer",
         ),
-        profile={**UNREST, "looks": 60.0},
+        profile=UNREST,
     ),
     _overlap(
         "control_calls_lost_unsent",
@@ -274,7 +280,7 @@ OF_THE_CONTROL_PLANE = (
             'EngineSilent("the engine closed the connection")',
             'MUTANT.instead(EngineSilent("the engine closed the connection"), EngineAway("the connection is gone"))',
         ),
-        profile={**UNREST, "looks": 60.0, "crash": 2.0},
+        profile=DOWN,
     ),
     _overlap(
         "control_pages_end_at_bytes",
@@ -285,7 +291,7 @@ OF_THE_CONTROL_PLANE = (
             "if items and following",
             "if MUTANT.instead(bool(items), len(items) == limit) and following",
         ),
-        profile={"looks": 60.0, "body_bytes": 2000, "data_file_size": 8192},
+        profile=UNREST,
     ),
     Mutant(
         "control_reads_below_a_cut",

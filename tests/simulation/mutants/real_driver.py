@@ -17,7 +17,9 @@ QUIET = {
     "stop": 0.0, "crash": 0.0, "crash_at_io": 0.0, "power_loss": 0.0, "fsync_error": 0.0, "enospc": 0.0,
     "transfers": 0.0, "stall": 0.0, "client_loss": 0.0, "unaware": 0.0, "narrow_link": 0.0,
 }  # fmt: skip
+ORDINARY = {"expected_index": 0.4}  # all that the swarm draws
 UNREST = {"isolate_leader": 1.5, "partition_ms": 500.0, "crash": 1.0, "bursts": 40.0, "piece_bytes": 1448}
+READING = {**UNREST, "reads": 30.0}
 CONFLICTS = {
     "isolate_leader": 2.5, "partition_ms": 500.0, "bursts": 60.0, "deadline_s": 0.4, "sync_ms": 10.0,
     "piece_bytes": 65536, "flush_sync": True,
@@ -29,9 +31,9 @@ UNCLAMPED = Edit(
 
 
 def _driver(
-    name: str, rule: str, about: str, edit: Edit, profile: dict[str, Any], cause: tuple[Edit, ...] = ()
+    name: str, rule: str, about: str, edit: Edit, profile: dict[str, Any], cause: tuple[Edit, ...] = (), lasts: int = 1
 ) -> Mutant:
-    return Mutant(name, rule, about, (edit,), profile, {}, "driver", cause)
+    return Mutant(name, rule, about, (edit,), profile, {}, "driver", cause, lasts)
 
 
 DRIVER_DUTIES = (
@@ -51,7 +53,7 @@ DRIVER_DUTIES = (
             "self._flushed(log_epoch, end_index)",
             "self._flushed(log_epoch, MUTANT.instead(end_index, self._store.end_index))",
         ),
-        {"bursts": 60.0, "flush_sync": True},
+        ORDINARY,
     ),
     _driver(
         "driver_syncs_under_newer_epoch",
@@ -62,6 +64,7 @@ DRIVER_DUTIES = (
         ),
         {**CONFLICTS, "sync_ms": 60.0, "partition_ms": 400.0, "ack_within_ms": 600},
         (UNCLAMPED,),
+        lasts=2,
     ),
     _driver(
         "driver_forgets_order_after_unknown",
@@ -112,6 +115,7 @@ DRIVER_DUTIES = (
             "    self._truncated(order, True)",
         ),
         CONFLICTS,
+        lasts=2,
     ),
 )
 
@@ -132,7 +136,7 @@ REQUESTS_AND_LINKS = (
         "C1",
         "a linearizable read is served without asking the quorum",
         swapped(READS + "handle", "request.mode is ReadMode.UNSAFE", "self._log.replica.leader_id is not None"),
-        {**UNREST, "reads": 30.0},
+        READING,
     ),
     _driver(
         "requests_cuts_one_too_late",
@@ -143,7 +147,7 @@ REQUESTS_AND_LINKS = (
             "last_index - slab.first_index + 1)",
             "MUTANT.instead(last_index - slab.first_index + 1, last_index - slab.first_index + 2))",
         ),
-        {"reads": 30.0},
+        ORDINARY,
     ),
     _driver(
         "requests_answers_the_last_index",
@@ -165,14 +169,14 @@ REQUESTS_AND_LINKS = (
             "Proposal(request.bodies, done, expected)",
             "Proposal(request.bodies, done, MUTANT.instead(expected, None))",
         ),
-        {"expected_index": 0.3},
+        ORDINARY,
     ),
     _driver(
         "requests_ignores_order",
         "C4",
         "nobody is told that a connection wants its order kept",
         Edit(REQUESTS + "_fast_append", "request.ordered)", "MUTANT.instead(request.ordered, False))"),
-        {**UNREST, "ordered": 3},
+        READING,
     ),
     _driver(
         "requests_calls_unknown_refused",
@@ -215,7 +219,7 @@ REQUESTS_AND_LINKS = (
             "frames = decoder.filled(nbytes)",
             "frames = decoder.filled(nbytes)\n    frames = MUTANT.instead(frames, frames[:1])",
         ),
-        {**QUIET, "piece_bytes": 65536},
+        QUIET,
     ),
 )
 REAL_DRIVER = (*DRIVER_DUTIES, *REQUESTS_AND_LINKS)

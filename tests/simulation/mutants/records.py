@@ -33,8 +33,10 @@ def patched_late(slab: Slab, patch_at: int) -> Slab:
     return replace(slab, data=bytes(data))
 
 
-def _records(name: str, about: str, *edits: Edit, cause: tuple[Edit, ...] = (), **helpers: Any) -> Mutant:
-    return Mutant(name, "broker groups", about, edits, BROKERS, helpers, "driver", cause)
+def _records(
+    name: str, about: str, *edits: Edit, cause: tuple[Edit, ...] = (), lasts: int = 1, **helpers: Any
+) -> Mutant:
+    return Mutant(name, "broker groups", about, edits, BROKERS, helpers, "driver", cause, lasts)
 
 
 RECORDS = (
@@ -76,6 +78,7 @@ RECORDS = (
         "time_goes_back_in_a_lane",
         "a lane's records are held against the time at which it was opened, not against those before them",
         left_out(LANES + "take", "lane.last_time_ms = self._kind.time_ms(proposal.bodies[-1])"),
+        lasts=2,
     ),
     _records(
         "time_goes_back_with_a_term",

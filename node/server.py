@@ -116,7 +116,7 @@ def group_kind(settings: Settings) -> GroupKind:
     return kind_of(settings.node.state_machine) if settings.node.state_machine else PLAIN
 
 
-def state_machine(settings: Settings, store: FileStore, note: Note, unsaved: Alarm) -> MachineProcess | None:
+def state_machine(settings: Settings, store: FileStore, note: Note, alarm: Alarm) -> MachineProcess | None:
     """The group's, in a process of its own; None: it is a log alone. What it needs again after a restart stays."""
     node = settings.node
     if not node.state_machine:
@@ -130,20 +130,25 @@ def state_machine(settings: Settings, store: FileStore, note: Note, unsaved: Ala
 
     saved(store.begin_index - 1)
     options = MachineOptions(node.state_machine, store.directory, node.snapshot_entries, node.snapshots_kept)
-    return MachineProcess(options, note, saved, unsaved)
+    return MachineProcess(options, note, saved, alarm)
 
 
-def say_unsaved(engine: Engine, why: str | None) -> None:
-    """The alarm of a state that cannot be saved, or its end: until then nothing of the log may go."""
+MACHINE_ALARMS: Final = {
+    # Until one is saved nothing of the log may go.
+    "snapshot_failed": "the state cannot be saved, and the log stays behind the newest snapshot: {why}. It is tried"
+    " again by itself, but not while an entry cannot be applied",
+    "applier_silent": "{why}, and nothing was heard of it since: its process hangs, or has more to do than it can",
+}
+
+
+def say_of_machine(engine: Engine, code: str, why: str | None) -> None:
+    """An alarm of MACHINE_ALARMS, or its end."""
     member, now = engine.replica.member, engine.now_ns()
     if why is None:
-        engine.step(lambda: member.clear_alarm("snapshot_failed", now))
+        engine.step(lambda: member.clear_alarm(code, now))
         return
-    text = (
-        f"the state cannot be saved, and the log stays behind the newest snapshot: {why}. It is tried again by itself,"
-        " but not while an entry cannot be applied"
-    )
-    engine.step(lambda: member.alarm("snapshot_failed", text, now, severity="warning"))
+    text = MACHINE_ALARMS[code].format(why=why)
+    engine.step(lambda: member.alarm(code, text, now, severity="warning"))
 
 
 def check_secret(settings: Settings) -> None:
@@ -179,7 +184,9 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     """Runs the engine until a signal or an error."""
     data = settings.node.data
     process = Process(share=share_of(limit_bytes()))
-    machine = state_machine(settings, store, lambda *event: engine.note(*event), lambda why: say_unsaved(engine, why))
+    machine = state_machine(
+        settings, store, lambda *event: engine.note(*event), lambda code, why: say_of_machine(engine, code, why)
+    )
     engine = Engine(
         settings, store, process, lambda kind, severity, detail: log.note(kind, severity, **line_fields(detail)),
         machine=machine, kind=group_kind(settings),

@@ -17,6 +17,7 @@ WORDS: Final = {
     "first_leadership_hazard": "never led", "node_certificate_ends": "certificate",
     "member_certificate_ends": "certificate", "member_authority_ends": "authority", "engine_late": "busy machine",
     "not_applying": "does not apply", "alarm_applier_down": "does not apply", "alarm_apply_failed": "does not apply",
+    "alarm_applier_silent": "does not answer",
 }  # fmt: skip
 
 

@@ -226,6 +226,9 @@ ADVICE: Final[dict[str, Advice]] = {
         "a-state-machine-does-not-apply",
         actions=("transfer",),
     ),
+    "alarm_applier_silent": replace(
+        NOT_APPLYING, means="the process of {node}'s state machine answers no question: it hangs, or is too busy"
+    ),
     "alarm_apply_failed": replace(
         NOT_APPLYING,
         means="{node}'s state machine raised at an entry, or that entry cannot be read there; it is never skipped",

@@ -99,6 +99,7 @@ EXPLAINS: Final[dict[str, frozenset[str]]] = {
     "alarm_disk_full": LATE | {"not_catching_up"},
     "alarm_applier_down": frozenset({"not_applying"}),
     "alarm_apply_failed": frozenset({"not_applying"}),
+    "alarm_applier_silent": frozenset({"not_applying"}),
     **PAIR_EXPLAINS,
 }
 OF_ALL: Final = frozenset({"never_reached", "all_silent", "engines_silent"})

@@ -38,6 +38,7 @@ ALARM_TEXT: Final = {
     "disk_full": "{node}'s disk is full", "disk_low": "{node}'s disk is nearly full",
     "data_unwritable": "{node} cannot write to its data directory",
     "applier_down": "{node}'s state machine is down", "apply_failed": "{node}'s state machine goes no further",
+    "applier_silent": "{node}'s state machine does not answer",
     "applier_behind": "{node}'s state machine lost its state",
     "applier_diverged": "{node}'s state machine holds a state of another log",
     "snapshot_damaged": "a snapshot of {node}'s is damaged",

@@ -278,7 +278,7 @@ def at_stake(finding: Finding, view: GroupView) -> str:
             return f"no command is taken while {finding.node_id} leads, and it answers no question; {rest}"
         case code if code in WITHOUT_STATE:
             return f"questions at {finding.node_id} get no answer; {spare(view)}"
-        case "not_applying":
+        case "not_applying" | "alarm_applier_silent":
             return f"commands and questions at {finding.node_id} get no result in time; {spare(view)}"
         case "directory_gone":
             return f"one lasting copy of the log fewer than there are members; {spare(view)}"

@@ -44,7 +44,7 @@ STEADY_AFTER_S: Final = 30.0
 END_WITHIN_S: Final = 1.0
 Deliver = Callable[[Sequence[tuple[ResponseCode, int, bytes]]], None]
 Note = Callable[[str, str, dict[str, Any]], None]
-Alarm = Callable[[str | None], None]
+Alarm = Callable[[str, str | None], None]
 
 
 class MachineOptions(NamedTuple):
@@ -114,11 +114,13 @@ class MachineProcess:
     """See the module's docstring. An `Applier`."""
 
     def __init__(
-        self, options: MachineOptions, note: Note, saved: Callable[[int], None], unsaved: Alarm = lambda _: None
+        self, options: MachineOptions, note: Note, saved: Callable[[int], None], alarm: Alarm = lambda *_: None
     ) -> None:
-        """`saved` is called with the last entry of the newest snapshot, when it starts and when one was saved;
-        `unsaved` with why a save failed that is tried again, or None: the last one did not, or none was tried yet."""
-        self._options, self._note, self._saved, self._unsaved = options, note, saved, unsaved
+        """`saved` is called with the last entry of the newest snapshot, when it starts and when one was saved. `alarm`
+        with a code, and why it stands or None: `snapshot_failed` (why a save failed that is tried again; None: the last
+        one did not, or none was tried yet), `applier_silent`."""
+        self._options, self._note, self._saved, self._alarm = options, note, saved, alarm
+        self._is_silent = False  # a question had no answer, and nothing was heard since
         self._reports: Reports | None = None
         self._pipe: Pipe | None = None  # None: no process is there
         self._life = 0
@@ -182,6 +184,15 @@ class MachineProcess:
         asked = self._asked.pop(number, None)
         if asked is not None:
             asked.deliver([(ResponseCode.TIMEOUT, -1, b"the state machine does not answer")] * asked.questions)
+            if not self._is_silent:
+                self._is_silent = True
+                text = f"a question to the state machine had no answer {PATIENCE_S:.0f} s after it was due"
+                self._alarm("applier_silent", text)
+
+    def _heard(self) -> None:
+        if self._is_silent:
+            self._is_silent = False
+            self._alarm("applier_silent", None)
 
     def save(self, done: Callable[[int, str], None]) -> None:
         """A snapshot now; `done` with the newest one's last entry, and why there is no newer one."""
@@ -273,6 +284,7 @@ class MachineProcess:
         pipe, self._pipe, self._life, self._batch, self.wake_at_ms = self._pipe, None, 0, None, None
         if pipe is not None:
             pipe.close()
+        self._heard()  # it ended, and that has an alarm of its own
         asked, self._asked = self._asked, {}
         for one in asked.values():
             one.patience.cancel()
@@ -290,6 +302,7 @@ class MachineProcess:
         reports = self._reports
         if reports is None:
             return
+        self._heard()
         if kind is Kind.APPLIED:
             self._applied(reports, frames.read_applied(body))
         elif kind is Kind.ANSWER:
@@ -299,7 +312,7 @@ class MachineProcess:
             self.time_ms, self.wake_at_ms = stands.time_ms, stands.wake_at_ms
             self._note_saved(stands.saved_index)
             if not self._life:
-                self._unsaved(None)  # of another process
+                self._alarm("snapshot_failed", None)  # of another process
             self._batch = None
             self._life = reports.stands(stands.index, stands.term, stands.chain)
             if self._pipe is not None:
@@ -345,7 +358,7 @@ class MachineProcess:
         elif one.index > self.saved_index:
             self._note("snapshot", "info", {"index": one.index})
         if one.is_tried_again or not one.error:
-            self._unsaved(one.error or None)
+            self._alarm("snapshot_failed", one.error or None)
         self._note_saved(one.index)
         waiting, self._waiting_for_save = self._waiting_for_save, []
         for done in waiting:

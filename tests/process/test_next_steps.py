@@ -328,17 +328,21 @@ def test_a_state_machine_that_hangs_is_started_again(
     async def work(watcher: Observer) -> None:
         node = follower_of(watcher)
         engine = engine_of(watcher.demo.members[node].pid)
-        (pid,) = [one for one in descendants_of(engine or 0) if b"node.state_machine" in words_of(one)]
-        os.kill(pid, signal.SIGSTOP)
         leader_url = watcher.demo.members[str(watcher.view.leader_id)].control_url
-        code, output = await shell(f"quorumscope kv put key value --node {leader_url}")
-        assert code == 0, output
-        one = await problem(watcher, node, {"not_applying"})
         url = watcher.demo.members[node].control_url
-        assert one.command == f"quorumscope restart --state-machine --node {url}"
-        code, output = await shell(one.command)
-        assert code == 0 and "another state machine has applied" in output, output
-        await watcher.in_step()
+        for found, command in (
+            ("not_applying", f"quorumscope kv put key value --node {leader_url}"),
+            ("alarm_applier_silent", f"curl -sf {url}/api/v1/kv/keys/key"),
+        ):
+            (pid,) = [one for one in descendants_of(engine or 0) if b"node.state_machine" in words_of(one)]
+            os.kill(pid, signal.SIGSTOP)
+            code, output = await shell(command)
+            assert (code == 0) is (found == "not_applying"), output
+            one = await problem(watcher, node, {found})
+            assert one.command == f"quorumscope restart --state-machine --node {url}"
+            code, output = await shell(one.command)
+            assert code == 0 and "another state machine has applied" in output, output
+            await watcher.in_step()
 
     with demo_in(tmp_path) as made:
         made(work)

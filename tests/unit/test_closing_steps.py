@@ -29,6 +29,7 @@ CLOSED_BY = {
     "audit_divergent": f"{STEPS}a_flipped_bit_that_an_audit_found_is_repaired",
     "wrong_address": f"{STEPS}a_member_that_is_looked_for_elsewhere_is_found_again",
     "not_applying": f"{STEPS}a_state_machine_that_hangs_is_started_again",
+    "alarm_applier_silent": f"{STEPS}a_state_machine_that_hangs_is_started_again",
     "alarm_apply_failed": f"{STEPS}a_state_machine_that_raises_is_started_again_once_the_cause_is_mended",
     "ha_no_master": "process/test_demo_pair.py::test_a_lost_master_is_replaced_by_the_command_that_is_printed",
     "ha_silent": f"{PAIR}a_broker_whose_node_was_killed_is_started_as_it_was",

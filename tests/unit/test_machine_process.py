@@ -19,6 +19,7 @@ import uvloop
 
 from node.client import LedgerClient, LedgerError, OutcomeUnknown
 from node.client.machine import MachineClient
+from node.engine import machine_process
 from node.engine.engine import Engine
 from node.engine.machine_process import MachineOptions, MachineProcess
 from node.protocol.codes import ResponseCode, Role
@@ -147,6 +148,37 @@ def test_a_process_that_hangs_is_ended_when_it_is_asked_for(tmp_path: Path) -> N
         machine.restart()
         assert await all_of(client) == b"a b" and pid_of(machine) != before
         await asyncio.gather(hangs, return_exceptions=True)  # applied, or ended with that process
+
+    run(tmp_path, work)
+
+
+def test_a_process_that_answers_no_question_is_said_until_it_is_heard_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nothing to apply it was missed by whoever asked, and by nobody else."""
+    said: list[bool] = []
+
+    def alarm(code: str, why: str | None) -> None:
+        if code == "applier_silent":
+            said.append(why is not None)
+
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        monkeypatch.setattr(machine_process, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(machine, "_alarm", alarm)
+        await client.command(b"a")
+        for ends in (False, True):
+            os.kill(pid_of(machine), signal.SIGSTOP)
+            asking = [asyncio.ensure_future(MachineClient(client._client, 0.5).ask(b"all")) for _ in range(2)]
+            found = await asyncio.gather(*asking, return_exceptions=True)
+            assert all(isinstance(one, LedgerError) for one in found)
+            await until(lambda: said == [True])
+            if ends:
+                machine.restart()
+            else:
+                os.kill(pid_of(machine), signal.SIGCONT)
+            await until(lambda: said == [True, False])
+            assert await all_of(client) == b"a"
+            said.clear()
 
     run(tmp_path, work)
 
@@ -314,7 +346,7 @@ def test_a_state_that_cannot_be_saved_is_said_until_one_is(tmp_path: Path, monke
     said: list[str | None] = []
 
     async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
-        monkeypatch.setattr(machine, "_unsaved", said.append)
+        monkeypatch.setattr(machine, "_alarm", lambda _code, why: said.append(why))
         await client.command(b"a")
         (tmp_path / snapshots.FOLDER).write_text("no directory can be made here")
         index, error = await saved(machine)

@@ -810,7 +810,7 @@ def test_every_problem_says_what_to_do() -> None:
     codes = {code for one in sources for code in re.findall(r'Finding\(\s*"(\w+)"', one.read_text())}
     codes -= set(PAIR_ADVICE) - set(ADVICE)  # test_pair_health.py
     brokers = {one for one in ADVICE if one.startswith("alarm_broker_")}
-    alarms = {"applier_behind", "applier_diverged", "applier_down", "apply_failed", "disk_full"}
+    alarms = {"applier_behind", "applier_diverged", "applier_down", "applier_silent", "apply_failed", "disk_full"}
     alarms |= {"snapshot_damaged", "snapshot_failed"}
     assert codes | brokers | {"engine_silent"} | {f"alarm_{one}" for one in alarms} == set(ADVICE), (
         "an alarm's code is the member's own"

@@ -153,11 +153,14 @@ class MemberHandshake:
     def _take(self, connection: Connection, frame: Frame) -> None:
         hello = decode_request(RequestCode.HELLO, frame.body, frame.opaque)
         assert isinstance(hello, Hello)
-        name = connection.certificate_name
+        name, wanted = connection.certificate_name, load(frame.body).text("remoteId", self._self_id)
         if self.trust.tls and name != hello.node_id:
             self._refuse(connection, frame, f"the certificate names {name!r}, the HELLO {hello.node_id!r}")
         elif hello.node_id == self._self_id:
             self._refuse(connection, frame, self._ourselves, ResponseCode.UNKNOWN_MEMBER)
+        elif wanted != self._self_id:  # before it takes the place of that member's true connection
+            text = f"this is {self._self_id}; was its address given for another member's?"
+            self._refuse(connection, frame, text, ResponseCode.UNKNOWN_MEMBER)
         elif connection.peer_id not in (None, hello.node_id):
             self._refuse(connection, frame, f"this connection is {connection.peer_id}'s, not {hello.node_id!r}'s")
         elif not hello.store_id and hello.nonce is not None:

@@ -14,7 +14,6 @@ import pytest
 
 from node.protocol.codes import ResponseCode, VoterState
 from node.protocol.entry import Magic
-from node.protocol.group_id import group_id_of
 from node.protocol.group_members import GroupMembers, members_in
 from node.protocol.messages import Hello
 from node.store.errors import StoreError, StoreFull, StoreRefused
@@ -24,7 +23,7 @@ from node.store.files.platform import OS
 from node.store.log_store import EntryMeta, HardState
 from node.store.reader import StoreReader
 from node.store.repair.command import main, perform
-from node.store.repair.recover_members import Wanted, recover_members
+from node.store.repair.recover_members import Wanted, new_group_id, recover_members
 from node.store.repair.report import Report
 from node.transport.bodies import decode_response, encode_message
 from tests.unit.core_kit import Leader, Solo, alone, store_of
@@ -35,7 +34,7 @@ from tests.unit.test_backup_crash_points import Crashed as Killed
 from tests.unit.test_backup_cut_short import Refusing
 
 OLD_ID, TOKEN = "0" * 32, "after-the-fire"
-NEW_ID = group_id_of(TOKEN, "g")
+NEW_ID = new_group_id(TOKEN, "g", ["n0"])
 FIVE = ("n0", "n1", "n2", "n3", "n4")
 STORES = {one: f"store of {one}" for one in FIVE}
 
@@ -118,7 +117,8 @@ def test_of_several_survivors_the_newest_log_goes_on_and_the_others_follow(tmp_p
     hard, end, named = state_of(newer, "n0")
     assert named is not None and sorted(named.voters) == ["n0", "n3"] and (end, hard.term) == (60, 8)
     hard, end, named = state_of(older, "n3")
-    assert (named, end, hard.term, hard.vote_floor, hard.group_id) == (None, 53, 8, 8, NEW_ID)
+    new_id = new_group_id(TOKEN, "g", ["n0", "n3"])
+    assert (named, end, hard.term, hard.vote_floor, hard.group_id) == (None, 53, 8, 8, new_id)
 
 
 def test_a_shorter_log_goes_on_only_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -133,11 +133,29 @@ def test_a_shorter_log_goes_on_only_where_that_is_asked_for(tmp_path: Path) -> N
     assert "What this log has more than that of n3 (entry 53 of term 3), up to entry 59" in "\n".join(said.may_be_lost)
 
 
+@pytest.mark.parametrize(
+    ("kept", "log_of"),
+    [(("n3=5:3:59",), None), (("n2=5:3:9", "n3=5:3:59"), None), (("n0=5:3:59", "n3=5:3:59"), "n3")],
+)
+def test_two_that_both_go_on_append_no_two_entries_of_one_term(
+    tmp_path: Path, kept: tuple[str, ...], log_of: str | None
+) -> None:
+    """Different lines make different groups; or the entries at one place are told apart by their terms (R7)."""
+    one, other = survivor(tmp_path, "n0", 20), survivor(tmp_path, "n3", 20)
+    recover(one, "n0=5:3:59", "n3=5:3:59")
+    recover(other, *kept, log_of=log_of)
+    (hard, end, named), (other_hard, other_end, other_named) = state_of(one, "n0"), state_of(other, "n3")
+    assert end == other_end and named is not None and other_named is not None
+    assert (hard.group_id == other_hard.group_id) == (named.ids == other_named.ids)
+    assert hard.group_id != other_hard.group_id or hard.term != other_hard.term
+
+
 def test_a_log_that_lacks_what_is_committed_never_goes_on(tmp_path: Path) -> None:
     directory = survivor(tmp_path, "n0", 20, committed=54)
     before = everything(directory)
-    with pytest.raises(StoreRefused, match="up to 54 are known here to be committed, and the log of n3 ends at 53"):
-        recover(directory, "n0", "n3=5:3:53", log_of="n3")
+    for said, log_of in (("n3=5:3:53", "n3"), ("n3=5:4:53", None)):
+        with pytest.raises(StoreRefused, match="up to 54 are known here to be committed, and the log of n3 ends at 53"):
+            recover(directory, "n0", said, log_of=log_of)
     assert everything(directory) == before
 
 
@@ -218,7 +236,7 @@ def test_one_that_ended_in_the_middle_can_be_given_again(
     hard, end, named = state_of(directory, "n0")
     assert named is not None and (end, list(named.voters), named.ended) == (60, ["n0"], (OLD_ID,))
     base = read_base(directory)
-    assert base is not None and base.group_id == hard.group_id == group_id_of(token, "g")
+    assert base is not None and base.group_id == hard.group_id == new_group_id(token, "g", ["n0"])
 
 
 @pytest.mark.parametrize("how", [errno.ENOSPC, errno.EIO, 0])

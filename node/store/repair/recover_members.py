@@ -11,6 +11,10 @@ with that, and gives up its vote before it has had a leader (`consensus/ended_gr
 removed (M5). Out of reach of every survivor two of them could still elect each other, under the old id: nothing that is
 written here could reach them, so the report says that they must not be started.
 
+What one of them is given by mistake makes no second history: the id is made of the token and of who is kept, so two
+lists are two groups; and where two believe by one list that theirs is the log that goes on, each does so in a term of
+its own, and the newer one wins.
+
 Invariants: what is replaced is in the archive first; the hard state names the new entry before the log holds it; no
 vote is given up to the new term; a shorter log goes on only where that was asked for, and never one that would cut what
 is known here to be committed; whoever ends this at any moment leaves a store on which it can be given again.
@@ -18,7 +22,7 @@ is known here to be committed; whoever ends this at any moment leaves a store on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -69,6 +73,11 @@ class Survivor(NamedTuple):
     def log(self) -> tuple[int, int]:
         """The newer log has the greater one (SAFETY E3)."""
         return self.end_term, self.end_index
+
+
+def new_group_id(token: str, group: str, kept: Iterable[str]) -> str:
+    """The id of the group of these survivors."""
+    return group_id_of(f"{token} kept {' '.join(sorted(kept))}", group)
 
 
 class Wanted(NamedTuple):
@@ -143,7 +152,7 @@ class Plan:
         self._check_minority()
         self.longest = max(self.kept, key=lambda one: (one.log, one.member_id == wanted.log_of))
         self.first = self._first(wanted.log_of)
-        self.term = max(max(one.term, one.end_term) for one in self.kept) + 1
+        self.term = max(max(one.term, one.end_term) for one in self.kept) + 1 + self.kept.index(self.first)
         if self.term >= TERM_MAX:
             raise StoreRefused(f"term {self.term - 1} leaves none above it: `quorumscope store repair {directory}`")
 
@@ -221,14 +230,13 @@ class Plan:
 
     def _first(self, log_of: str | None) -> Survivor:
         """Whose log goes on."""
-        if log_of is None:
-            return self.longest
-        named = next((one for one in self.kept if one.member_id == log_of), None)
+        asked = self.longest.member_id if log_of is None else log_of
+        named = next((one for one in self.kept if one.member_id == asked), None)
         if named is None:
-            raise StoreRefused(f"--log-of {log_of}: it is not among those that are kept")
-        committed = self.store.recovered_commit_index
+            raise StoreRefused(f"--log-of {asked}: it is not among those that are kept")
+        committed = min(self.store.recovered_commit_index, self.own.end_index)
         if named.end_index < committed:
-            text = f"entries up to {committed} are known here to be committed, and the log of {log_of} ends at"
+            text = f"entries up to {committed} are known here to be committed, and the log of {asked} ends at"
             raise StoreRefused(f"{text} {named.end_index}: its log cannot go on")
         return named
 
@@ -293,7 +301,8 @@ class Plan:
     # --- and its doing ------------------------------------------------------------------------------------------
     def carry_out(self, report: Report, platform: Platform) -> None:
         store, known = self.store, self.hard
-        group_id = group_id_of(self.token, self.identity.group) if self.token else platform.new_id()
+        kept = {one.member_id for one in self.kept}
+        group_id = new_group_id(self.token, self.identity.group, kept) if self.token else platform.new_id()
         ended_in_the_middle = self.leads_on and self.old_id != known.group_id
         if group_id == known.group_id and not ended_in_the_middle:
             raise StoreRefused(
@@ -301,7 +310,6 @@ class Plan:
             )
         if group_id in self.members.ended:
             raise StoreRefused("the group had the id that this token makes: give another --group-token")
-        kept = {one.member_id for one in self.kept}
         state = replace(
             known, term=self.term, voted_for=None, vote_floor=self.term, marks_from=self.term + 1, group_id=group_id,
             naming=None,

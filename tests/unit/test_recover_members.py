@@ -239,10 +239,23 @@ def test_one_that_ended_in_the_middle_can_be_given_again(
     assert base is not None and base.group_id == hard.group_id == new_group_id(token, "g", ["n0"])
 
 
+def test_a_survivor_that_followed_a_lost_one_knows_the_id_that_was_replaced(tmp_path: Path) -> None:
+    """The one whose log was to go on is lost before anybody heard of its entry."""
+    directory = survivor(tmp_path, "n3", 18)
+    recover(directory, "n0=5:3:59", "n3=5:3:53")
+    said = recover(directory, "n3", token="another-token")
+    assert any(f"They still have the id {OLD_ID}" in line for line in said.notes)
+    named = state_of(directory, "n3")[2]
+    assert named is not None and (list(named.voters), named.ended) == (["n3"], (OLD_ID,))
+
+
+@pytest.mark.parametrize("old_id", [OLD_ID, None])
 @pytest.mark.parametrize("how", [errno.ENOSPC, errno.EIO, 0])
-def test_one_that_ends_at_any_step_can_be_given_again(tmp_path: Path, how: int) -> None:
+def test_one_that_ends_at_any_step_can_be_given_again(tmp_path: Path, how: int, old_id: str | None) -> None:
     """The disk refuses a step, or the process is killed at it; then it is given again, or says that it was done."""
-    before = survivor(tmp_path / "before", "n0", 20)
+    before = survivor(tmp_path / "before", "n0", 20, group_id=old_id)
+    write_base(before, Base(EntryMeta(-1, -1, 0), 0, old_id))
+    ended = () if old_id is None else (old_id,)
     directory = tmp_path / "n0" / before.name
     done, at = False, -2
     while not done:
@@ -257,7 +270,7 @@ def test_one_that_ends_at_any_step_can_be_given_again(tmp_path: Path, how: int) 
         with suppress(StoreRefused):  # the entry is there already
             recover(directory, "n0")
         hard, end, named = state_of(directory, "n0")
-        assert named is not None and (list(named.voters), named.ended, end) == (["n0"], (OLD_ID,), 60), at
+        assert named is not None and (list(named.voters), named.ended, end) == (["n0"], ended, 60), at
         assert hard.group_id == NEW_ID and hard.vote_floor == hard.term, at
         assert StoreReader(directory).verify().problems == [], at
     assert at > 15

@@ -55,7 +55,10 @@ from node.store.repair.tools import (
 
 COMMAND = "quorumscope store recover-members"
 START = "start this member with the configuration that it had, once all survivors are done"
+TRY = "recover-members "  # begins the change id of what it announces and appends
 BORN = "Of those at the birth this store knows whom it met as a voter: --peers names them all"
+
+Record = tuple[int, str]  # where an entry about the members is, and its body
 
 
 class Survivor(NamedTuple):
@@ -159,9 +162,8 @@ class Plan:
     # --- what is asked for --------------------------------------------------------------------------------------
     def _members(self, wanted: Wanted) -> GroupMembers:
         """By the newest entry in this log; else those of the group's birth."""
-        held = [record for record in self.hard.configurations if self._holds(*record)]
+        self.held = held = [record for record in self.hard.configurations if self._holds(*record)]
         named = members_in(held[-1][1].encode()) if held else None
-        self.held = bool(held)
         self.old_id = self._id_before(held)
         self.said_at = f"entry {held[-1][0]}" if held else "the group's birth"
         if named is None:
@@ -171,14 +173,17 @@ class Plan:
             raise StoreRefused(f"{self.self_id} is no member of the group any more, by {self.said_at} of its log")
         return named
 
-    def _id_before(self, held: Sequence[tuple[int, str]]) -> str | None:
-        """The id that the lost members have: of a try that ended before its entry came, the one that it replaced."""
-        there = self._ended_by(held[-1:])
-        tried = self._ended_by([record for record in self.hard.configurations if record not in held])
-        return next((one for one in tried if one not in there), self.hard.group_id)
+    def _id_before(self, held: Sequence[Record]) -> str | None:
+        """The id that the lost members have: of a try whose entry did not come, the one that it replaced."""
+        tries = [body for index, body in self.hard.configurations if (index, body) not in held and TRY in body]
+        self.tried = bool(tries)
+        if not tries:
+            return self.hard.group_id
+        there = self._ended_by(body for _, body in held[-1:])
+        return next((one for one in self._ended_by(tries) if one not in there), None)
 
-    def _ended_by(self, records: Sequence[tuple[int, str]]) -> list[str]:
-        named = [members_in(body.encode()) for _, body in records]
+    def _ended_by(self, bodies: Iterable[str]) -> list[str]:
+        named = [members_in(body.encode()) for body in bodies]
         return [one for members in named if members is not None for one in members.ended]
 
     def _holds(self, index: int, body: str) -> bool:
@@ -303,8 +308,7 @@ class Plan:
         store, known = self.store, self.hard
         kept = {one.member_id for one in self.kept}
         group_id = new_group_id(self.token, self.identity.group, kept) if self.token else platform.new_id()
-        ended_in_the_middle = self.leads_on and self.old_id != known.group_id
-        if group_id == known.group_id and not ended_in_the_middle:
+        if group_id == known.group_id and not (self.leads_on and self.tried):
             raise StoreRefused(
                 f"the group has the id that this token makes: if this is the same again, it is done; {START}"
             )
@@ -314,18 +318,17 @@ class Plan:
             known, term=self.term, voted_for=None, vote_floor=self.term, marks_from=self.term + 1, group_id=group_id,
             naming=None,
         )  # fmt: skip
-        body = ""
-        if self.leads_on:
-            addresses = {**self.members.voters, **self.members.learners}
-            named = self.members.only({one: addresses[one] for one in sorted(kept)}, known.store_ids, self.old_id)
-            body = named.body(platform.new_id()[:16]).decode()
-            # What is on record of the others' stores goes once the entry is committed; until then it may be needed.
-            state = replace(state, configurations=(*known.configurations, (store.end_index + 1, body)))
+        addresses = {**self.members.voters, **self.members.learners}
+        named = self.members.only({one: addresses[one] for one in sorted(kept)}, known.store_ids, self.old_id)
+        body = named.body(TRY + platform.new_id()[:16]).decode()
+        # What is on record of the others' stores goes once the entry is committed; until then it may be needed. Whose
+        # log does not go on has it on record, too: until another one comes it says which id was replaced.
+        state = replace(state, configurations=(*self.held, (self.first.end_index + 1, body)))
         self._archive(platform)
         settle(store)
         store.note_marks(tuple(mark for mark in store.recovered_marks if mark.member_id in kept))
         base = read_base(self.directory, platform)
-        if base is not None:  # what a hard state that is made anew takes its id from
+        if base is not None and base.group_id is not None:  # what a hard state that is made anew takes its id from
             write_base(self.directory, replace(base, group_id=group_id), platform)
         store.save_hard_state(state)
         try:
@@ -334,7 +337,7 @@ class Plan:
                 store.append_as_leader([own.body], self.term, own.magic, own.channel, own.patch_at)
         except StoreFull:
             store.save_hard_state(known)
-            if base is not None:
+            if base is not None and base.group_id is not None:
                 write_base(self.directory, base, platform)
             raise
         report.done.append(f"The group's id becomes {group_id if self.token else 'a new one, drawn when it is done'}.")

@@ -100,7 +100,7 @@ class Engine:
             self, self.duties.reads, self.introspection, quota, self._status, client_access(settings), slow,
             ColdTurns(self._loop, self.now_ns, slow), self.process.port.places.counts.refused,
         )  # fmt: skip
-        self.files = member_files(settings, self.process.port, self.links, self.client_requests, self.note)
+        self.files = member_files(lambda: self.settings, self.process.port, self.links, self.client_requests, self.note)
         self.introspection.files = self.files
         self.settings_reload = SettingsReload(self)
         self.introspection.settings_view = self.settings_reload.view

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import Final
 
 from node.config import Settings
@@ -20,10 +21,10 @@ TOKENS: Final = "the clients' tokens"
 
 
 def member_files(
-    settings: Settings, port: MemberPort, links: PeerLinks, requests: ClientRequests, note: Note
+    in_force: Callable[[], Settings], port: MemberPort, links: PeerLinks, requests: ClientRequests, note: Note
 ) -> Rereading:
-    """Of one engine."""
-    node, found = settings.node, Rereading(note)
+    """Of one engine. `in_force`: its settings as they are by then, for a row or a key may have changed since."""
+    settings, found = in_force(), Rereading(note)
     files = tls_files(settings)
     if files is not None:
         port.certificates.read(*files)
@@ -40,8 +41,8 @@ def member_files(
             port.certificates.read(*files)
 
         found.add(CERTIFICATE, contexts, renew)
-    if node.secret_file is not None:
-        found.add(SECRET, lambda: member_trust(settings), links.renew_trust)
-    if node.token_file is not None:  # rows with tokens need one too
-        found.add(TOKENS, lambda: client_access(settings), requests.renew_access)
+    if settings.node.secret_file is not None:
+        found.add(SECRET, lambda: member_trust(in_force()), links.renew_trust)
+    if settings.node.token_file is not None:  # rows with tokens need one too
+        found.add(TOKENS, lambda: client_access(in_force()), requests.renew_access)
     return found

@@ -109,7 +109,7 @@ def test_the_documents_list_is_what_the_processes_read_again(tmp_path: Path) -> 
         "control.tls_cert_file": str(pki / "n0.crt"), "control.tls_key_file": str(pki / "n0.key"),
     }  # fmt: skip
     settings = load(given, environ={}).check_node()
-    engine = member_files.member_files(settings, Mock(), Mock(), Mock(), lambda *_: None)
+    engine = member_files.member_files(lambda: settings, Mock(), Mock(), Mock(), lambda *_: None)
     assert set(engine.parts) == {CERTIFICATE, SECRET, TOKENS} == documented()["engine"]
 
     control = create_control(settings)

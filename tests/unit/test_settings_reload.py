@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from node.access_rows import Right
 from node.changing_keys import NODE_TABLES, Change, change_of, keys_of, value_of
 from node.config import known_keys, load, read_again
 from node.engine.engine import Engine
@@ -57,6 +58,9 @@ class Members:
         self.token = place / "token"
         self.token.touch(0o600)
         self.token.write_text("a-token-of-these-members")
+        self.secret = place / "secret"
+        self.secret.touch(0o600)
+        self.secret.write_text("a-secret-of-these-members-" * 2)
         self.files = {f"n{number}": place / f"n{number}.toml" for number in range(size)}
         self.said: list[tuple[str, str, str]] = []
         self.levels: list[str] = []
@@ -68,7 +72,7 @@ class Members:
     def words(self, name: str, place: Path) -> list[str]:
         return [
             "--id", name, "--peers", self.peers, "--data", str(place / name), "--config", str(self.files[name]),
-            "--set", f"node.token_file={self.token}",
+            "--set", f"node.token_file={self.token}", "--set", f"node.secret_file={self.secret}",
         ]  # fmt: skip
 
     def engine(self, name: str, place: Path) -> Engine:
@@ -200,6 +204,23 @@ def test_a_bad_file_changes_nothing_and_raises_an_alarm_that_a_good_one_ends(
             assert group.engines["n0"].settings is before and group.levels == []
             assert alarms(group.hang_up("n0", {"node.log_level": "error"})) == {}
             assert group.levels == ["error"]
+
+    asyncio.run(story())
+
+
+def test_what_was_changed_stays_in_force_when_the_files_are_read_once_more(tmp_path: Path) -> None:
+    """For a new certificate, say: the parts that are read again by themselves go by what is in force, too."""
+
+    async def story() -> None:
+        async with members(tmp_path) as group:
+            engine = group.engines["n0"]
+            write(group.files["n0"], {"access.rows": ["anonymous = observe"], "node.secret": "optional"})
+            for text in (None, None, "[node"):
+                if text is not None:
+                    group.files["n0"].write_text(text)
+                engine.files.again()
+                assert engine.client_requests._access._anonymous == Right.OBSERVE
+                assert engine.links._handshake.trust.lenient
 
     asyncio.run(story())
 

@@ -81,7 +81,8 @@ class SettingsReload:
 
         def checked() -> Checked:
             settings = read()
-            return Checked(settings, member_trust(settings), client_access(settings))
+            live = self._with_live(settings)
+            return Checked(settings, member_trust(live), client_access(live))
 
         files.add(CONFIGURATION, checked, self.use)
 
@@ -90,11 +91,17 @@ class SettingsReload:
         driver, new = self._driver, wanted.settings
         different = differences(driver.settings, new, NODE_TABLES)
         live = [key for key in different if change_of(key) is Change.LIVE]
-        refused = self._change_core(with_keys(driver.settings, new, live), [key for key in live if _is_core(key)])
+        refused = self._change_core(self._with_live(new), [key for key in live if _is_core(key)])
         in_force = [key for key in live if key not in {one.key for one in refused}]
         driver.settings = with_keys(driver.settings, new, in_force)
         self._change_others(wanted, set(in_force))
         self._say(different, in_force, refused)
+
+    def _with_live(self, new: Settings) -> Settings:
+        """What is in force, with every key from `new` that may change now."""
+        before = self._driver.settings
+        keys = [key for key in differences(before, new, NODE_TABLES) if change_of(key) is Change.LIVE]
+        return with_keys(before, new, keys)
 
     def _change_core(self, new: Settings, keys: list[str]) -> tuple[RefusedSettingView, ...]:
         driver = self._driver

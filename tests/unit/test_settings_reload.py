@@ -14,6 +14,7 @@ from node.access_rows import Right
 from node.changing_keys import NODE_TABLES, Change, change_of, keys_of, value_of
 from node.config import known_keys, load, read_again
 from node.engine.engine import Engine
+from node.engine.member_handshake import Trust
 from node.protocol.codes import FlushMode
 from node.store.memory_store import MemoryStore
 from node.views.state import StateView
@@ -62,6 +63,7 @@ class Members:
         self.secret.touch(0o600)
         self.secret.write_text("a-secret-of-these-members-" * 2)
         self.files = {f"n{number}": place / f"n{number}.toml" for number in range(size)}
+        self.more: list[str] = []  # as if it were in the files, too
         self.said: list[tuple[str, str, str]] = []
         self.levels: list[str] = []
         self.engines: dict[str, Engine] = {}
@@ -79,7 +81,7 @@ class Members:
         words = self.words(name, place)
         settings = read_again(words, {})
         engine = Engine(settings, MemoryStore(store_id=name), on_event=self.note)
-        engine.settings_reload.follow(lambda: read_again(words, {}), engine.files, self.levels.append)
+        engine.settings_reload.follow(lambda: read_again([*words, *self.more], {}), engine.files, self.levels.append)
         return engine
 
     def note(self, kind: str, severity: str, detail: dict[str, Any]) -> None:
@@ -221,6 +223,27 @@ def test_what_was_changed_stays_in_force_when_the_files_are_read_once_more(tmp_p
                 engine.files.again()
                 assert engine.client_requests._access._anonymous == Right.OBSERVE
                 assert engine.links._handshake.trust.lenient
+
+    asyncio.run(story())
+
+
+def test_a_file_that_needs_a_restart_is_not_believed_before_it(tmp_path: Path) -> None:
+    """Though a key beside it changes what is read of such files at once."""
+
+    async def story() -> None:
+        async with members(tmp_path) as group:
+            engine = group.engines["n0"]
+            before = engine.links._handshake.trust.secrets
+            for name in ("secret", "token"):
+                other = tmp_path / f"another {name}"
+                other.touch(0o600)
+                other.write_text(f"another-{name}-of-these-members-" * 2)
+                group.more += ["--set", f"node.{name}_file={other}"]
+            state = group.hang_up("n0", {"access.rows": ["anonymous = observe"], "node.secret": "optional"})
+            assert state.settings is not None
+            assert state.settings.restart_needed == ("node.token_file", "node.secret_file")
+            assert engine.links._handshake.trust == Trust(secrets=before, required=False)
+            assert Right.OPERATE in engine.client_requests._access.of_token("a-token-of-these-members")
 
     asyncio.run(story())
 

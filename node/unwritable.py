@@ -30,7 +30,7 @@ def why_gone(directory: Path, *, in_a_pair: bool = False) -> str:
         " leader brings it all of the log"
     )
     return (
-        f"{directory} (or the file named lock in it) was removed, renamed or replaced, or its disk taken away, so"
-        " nothing more is confirmed here: put it back as it was (rename it back, mount the disk), then start the node"
-        f" again, and nothing is lost; where it is lost, {lost}"
+        f"{directory} (or a file in it: lock, or the newest of its log) was removed, renamed or replaced, or its disk"
+        " taken away, so nothing more is confirmed here: put it back as it was (rename it back, mount the disk), then"
+        f" start the node again, and nothing is lost; where it is lost, {lost}"
     )

@@ -270,7 +270,7 @@ class FileStore(LogStore):
         return free is None or free >= self.files.data.ahead_bytes
 
     def is_in_place(self) -> bool:
-        return self._lock.is_in_place()
+        return self.files.is_in_place
 
     def note_progress(self, committed_index: int, applied_index: int) -> None:
         self.durability.note_progress(committed_index, applied_index)

@@ -116,11 +116,15 @@ class LogFiles:
 
     def check_place(self) -> None:
         """Before anything is said to be durable: it lies where the next start looks for it. Raises StoreMoved."""
-        try:
-            self._lock.check_place()
-        except StoreMoved:
+        if not self.is_in_place:
             self.failed = True
-            raise
+            raise StoreMoved(f"{self.directory} is not the directory any more that was opened")
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether paths still lead to what was opened: the directory's lock, and the file that is written to. An older
+        copy may come without the one, and over the other."""
+        return self._lock.is_in_place() and self.data.is_in_place
 
     def extend(self, slabs: list[Slab]) -> None:
         """These slabs have been written: the log ends behind them."""

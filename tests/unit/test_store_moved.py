@@ -44,7 +44,22 @@ def copy_in_place(directory: Path) -> None:
     shutil.copytree(directory.with_name("elsewhere"), directory)
 
 
-WAYS = pytest.mark.parametrize("take", [removed, renamed, parent_renamed, empty_in_place, copy_in_place])
+def older_files_in_place(directory: Path) -> None:
+    """As a tool does that brings back a copy and takes a file that is empty in both, such as `lock`, for the same."""
+    for path in [one for one in directory.rglob("*") if one.is_file() and one.name != "lock"]:
+        beside = path.with_name(f"{path.name}.older")
+        shutil.copyfile(path, beside)
+        beside.replace(path)
+
+
+def log_removed(directory: Path) -> None:
+    for path in (directory / "data").iterdir():
+        path.unlink()
+
+
+WAYS = pytest.mark.parametrize(
+    "take", [removed, renamed, parent_renamed, empty_in_place, copy_in_place, older_files_in_place, log_removed]
+)
 
 
 def opened(tmp_path: Path) -> tuple[FileStore, Path]:
@@ -94,6 +109,23 @@ def test_a_stop_says_that_it_was_no_clean_one(tmp_path: Path, take: Taken) -> No
     assert not store.is_in_place()
     with pytest.raises(StoreMoved):
         store.close()
+
+
+def test_a_file_that_the_log_itself_gives_up_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may look between a file's end and that of its name."""
+    store, _ = opened(tmp_path)
+    fill(store, 1, 100)
+    looked: list[bool] = []
+    unlink = store.files.platform.remove_large
+
+    def removes(path: Path) -> None:
+        unlink(path)
+        looked.append(store.is_in_place())
+
+    monkeypatch.setattr(store.files.platform, "remove_large", removes)
+    store.truncate(3, record(store, 3))
+    assert any(looked) and all(looked) and store.is_in_place()
+    store.close()
 
 
 def test_a_directory_that_was_renamed_and_put_back_is_the_same(tmp_path: Path) -> None:

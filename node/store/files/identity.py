@@ -15,7 +15,7 @@ from typing import Any
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT_BYTES, POSITION_MAX, TERM_MAX, crc32
 from node.protocol.group_id import is_group_id
 from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME, is_kind_name
-from node.store.errors import StoreMoved, StoreRefused
+from node.store.errors import StoreRefused
 from node.store.files.lock_file import LockFile
 from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
 from node.store.files.platform import OS, Platform
@@ -260,17 +260,11 @@ class DirectoryLock:
             except OSError as error:
                 raise StoreRefused(f"{directory} is open in another process (it holds {path})") from error
 
-        self._directory = directory
         self._file = LockFile(path, platform, take)
 
     def is_in_place(self) -> bool:
         """Whether the path still leads to the directory that was opened."""
         return self._file.is_in_place()
-
-    def check_place(self) -> None:
-        """Files that are open outlast their names, and end with this process. Raises StoreMoved."""
-        if not self.is_in_place():
-            raise StoreMoved(f"{self._directory} is not the directory any more that was opened")
 
     def release(self) -> None:
         """Idempotent."""

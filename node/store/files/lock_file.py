@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.store.errors import wrap
-from node.store.files.platform import Platform
+from node.store.files.platform import Platform, leads_to
 
 
 class LockFile:
@@ -32,13 +32,8 @@ class LockFile:
             raise
 
     def is_in_place(self) -> bool:
-        """Whether its path still leads to it: not where it, or a directory above it, was removed or renamed."""
-        try:
-            return self._platform.path_key(self._path) == self._key
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:  # it cannot be looked at, which makes it no other file; a sync fails by itself
-            return True
+        """Whether its path still leads to it."""
+        return leads_to(self._path, self._key, self._platform)
 
     def release(self) -> None:
         """Idempotent."""

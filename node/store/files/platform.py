@@ -309,3 +309,14 @@ class OsPlatform:
 
 
 OS: Platform = OsPlatform()
+
+
+def leads_to(path: Path, key: tuple[int, int], platform: Platform) -> bool:
+    """Whether the path still leads to the open file of that key: not where it, or a directory above it, was removed,
+    renamed or replaced."""
+    try:
+        return platform.path_key(path) == key
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # it cannot be looked at, which makes it no other file; a sync fails by itself
+        return True

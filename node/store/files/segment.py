@@ -15,7 +15,7 @@ from pathlib import Path
 
 from node.store.errors import StoreIOError, is_unreadable, wrap
 from node.store.files.os_files import SECTOR_BYTES, is_zeros, sync_fd, write_all, zero
-from node.store.files.platform import OS, Platform
+from node.store.files.platform import OS, Platform, leads_to
 
 NAME_DIGITS = 20
 _SCAN_BYTES = 1024 * 1024
@@ -282,6 +282,11 @@ class Segment:
             return self._platform.path_key(path) == self._platform.file_key(self._fd)
         except OSError:
             return False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its name still leads to it; where it does not, what is written to it ends with this process."""
+        return leads_to(self.path, self._platform.file_key(self._fd), self._platform)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:

@@ -183,6 +183,12 @@ class SegmentList:
         """The files' first positions, ascending."""
         return sorted(self._segments)
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the name of the file that is written to still leads to it. For any thread."""
+        last = self._last
+        return last is None or last.is_in_place or last is not self._last  # cut away meanwhile
+
     def __iter__(self) -> Iterator[Segment]:
         segments = self._segments
         # A cut may take files away meanwhile, in its thread.
@@ -315,16 +321,17 @@ class SegmentList:
 
     def _drop(self, starts: list[int], *, sync_later: bool = False) -> None:
         for start in starts:
-            segment = self._segments[start]
+            # Out of the row first, for who looks at where the last one is. Not closed here: a thread may be reading
+            # from it; the descriptor goes with its last user.
+            segment = self._segments.pop(start)
+            self._first = min(self._segments, default=0)
+            self._last = self._segments[max(self._segments)] if self._segments else None
             try:
                 self._platform.remove_large(segment.path)
             except OSError as error:  # it stays in the row: what is in it is still to go
+                self._add(segment)
                 raise wrap(error, f"removing {segment.path}") from error
-            # Not closed here: a thread may be reading from it; the descriptor goes with its last user.
-            del self._segments[start]
             self.dirty.discard(segment)
-            self._first = min(self._segments, default=0)
-            self._last = self._segments[max(self._segments)] if self._segments else None
         if starts:
             if sync_later:
                 self.dirty.add(self._names)

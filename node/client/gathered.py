@@ -2,7 +2,8 @@
 
 A call is a future and two list entries; everything else is done once for all of a turn. Invariants: each call gets
 exactly one result or error, its own; calls leave in the order in which they were made; one that was cancelled holds up
-no other. Large ones wait here for room, as appends do: their deadline begins when they leave.
+no other, and where it waits yet it is not sent at all. Large ones wait here for room, as appends do: their deadline
+begins when they leave.
 """
 
 from __future__ import annotations
@@ -78,6 +79,11 @@ class Gathered(Generic[T, R]):
         """What waits, as long as there is room."""
         while self._waiting and self._under_way_bytes < UNDER_WAY_BYTES_MAX:
             calls, futures, size_bytes = self._waiting.popleft()
+            if True in map(asyncio.Future.done, futures):  # nobody wants it any more, and nothing of it was sent
+                wanted = [(call, future) for call, future in zip(calls, futures, strict=True) if not future.done()]
+                if not wanted:
+                    continue
+                calls, futures = [call for call, _ in wanted], [future for _, future in wanted]
             self._under_way_bytes += size_bytes
             self._tasks.run("what was asked of a state machine", self._until_done(calls, futures, size_bytes))
 

@@ -30,7 +30,7 @@ def test_each_call_gets_its_own_result_and_a_cancelled_one_is_passed_over(lazily
         assert [one if isinstance(one, str) else type(one) for one in found] == [
             "0", asyncio.CancelledError, "2", "3", "4", asyncio.CancelledError,
         ]  # fmt: skip
-        assert asked == [[0, 1, 2, 3], [4, 5]]
+        assert asked == [[0, 1, 2, 3], [4]], "5 had not left yet"
 
     asyncio.run(story())
 
@@ -85,10 +85,12 @@ def test_large_calls_wait_for_room_and_leave_in_their_order() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert asked == [0, 1, 2, 3]
-        futures[3].cancel()
+        for number in (3, 6, 8):  # 3 is under way; of the others nothing is carried out any more
+            futures[number].cancel()
         room.set()
         found = await asyncio.gather(*futures, small, return_exceptions=True)
-        assert asked == [*range(10)] and found[4:] == [*range(4, 10)] and str(found[0]) == "not reached"
+        assert asked == [0, 1, 2, 3, 4, 5, 7, 9] and str(found[0]) == "not reached"
+        assert [one for one in found if isinstance(one, int)] == [1, 2, 4, 5, 7, 9]
 
     asyncio.run(story())
 

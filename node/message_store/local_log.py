@@ -27,7 +27,7 @@ from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind
 from node.message_store.read_files import OS, Files
 from node.message_store.record import PHYSICAL_OFFSET_AT, SIZE_AND_MAGIC
 from node.message_store.record_check import store_timestamp_ms
-from node.message_store.write_files import Disk, OsDisk
+from node.message_store.write_files import Disk, OsDisk, sync_same
 from node.protocol.entry import BytesLike, crc32
 from node.protocol.value_class import value_class
 
@@ -282,14 +282,14 @@ class LocalCommitLog:
         """All that was written until now. A sync that fails leaves the pages unknown: the log is at its end then."""
         upto, dirty = self.max_offset, sorted(self._dirty)
         self._dirty = {start for start in self._dirty if start + self.file_bytes > upto}
-        paths = [self._folder / file_name(start) for start in dirty]
+        opened = [(path, self._disk.key_of(path)) for path in (self._folder / file_name(start) for start in dirty)]
         named = self.next_file.sync_name if self.next_file.is_named else None
 
         def sync(disk: Disk) -> None:
             if named is not None:
                 named(disk)
-            for path in paths:
-                disk.sync(path)
+            for path, key in opened:
+                sync_same(disk, path, key)
 
         return Flush(upto, self._last, self.last_time_ms, sync, named is not None)
 

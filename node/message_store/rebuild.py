@@ -78,6 +78,9 @@ class NoDisk:
 
     def sync_folder(self, path: Path) -> None: ...
 
+    def key_of(self, path: Path) -> tuple[int, int] | None:
+        return None
+
     def close(self) -> None: ...
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from node.message_store.errors import StoreMoved
 from node.private_files import private_folder
 from node.protocol.entry import BytesLike
 
@@ -55,7 +56,21 @@ class Disk(Protocol):
 
     def sync_folder(self, path: Path) -> None: ...
 
+    def key_of(self, path: Path) -> tuple[int, int] | None:
+        """What tells the file that is open here by that path from every other (inode, device). None: none is."""
+
     def close(self) -> None: ...
+
+
+def sync_same(disk: Disk, path: Path, key: tuple[int, int] | None) -> None:
+    """All of a file is on disk, and its name still leads to the one of that key, which was written to. Raises OSError:
+    StoreMoved where it was removed or replaced, so that the next process would not find what was written."""
+    try:
+        disk.sync(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreMoved(f"{path} is not there any more") from error
+    if key not in (None, disk.key_of(path)):
+        raise StoreMoved(f"{path} is not the file any more that was written to")
 
 
 class Unsynced(NamedTuple):
@@ -170,6 +185,13 @@ class OsDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def key_of(self, path: Path) -> tuple[int, int] | None:
+        fd = self._open.get(path)
+        if fd is None:
+            return None
+        found = os.fstat(fd)
+        return found.st_ino, found.st_dev
 
     def close(self) -> None:
         while self._open:

@@ -100,6 +100,10 @@ class MessageDisk:
     def sync_folder(self, path: Path) -> None:
         self.platform.sync_directory(path)
 
+    def key_of(self, path: Path) -> tuple[int, int] | None:
+        fd = self._open.get(path)
+        return None if fd is None else self.platform.file_key(fd)
+
     def close(self) -> None:
         while self._open:
             self.platform.close(self._open.popitem()[1])

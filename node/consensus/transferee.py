@@ -36,8 +36,16 @@ class TransfereeChoice:
         if peer is None:
             return ResponseCode.UNKNOWN_MEMBER, f"{peer_id} is not a member"
         code = self.may_take_over(peer_id)
-        behind = self._member.store.end_index - peer.match_index
-        return code, f"{peer_id} is in {peer.state}, {behind} entries behind ({code.name})"
+        return code, f"{peer_id} {self._standing(peer)} ({code.name})"
+
+    def _standing(self, peer: Progress) -> str:
+        if not peer.connected:
+            return "is not connected"
+        if not peer.is_voter:
+            return "has no vote: it is a learner"
+        if peer.voter_state is not VoterState.VOTER:
+            return f"has no vote: it is {peer.voter_state}"
+        return f"is in {peer.state}, {self._member.store.end_index - peer.match_index} entries behind"
 
     def _able(self) -> list[Progress]:
         return [peer for one, peer in self._peers.of.items() if self.may_take_over(one) is ResponseCode.SUCCESS]

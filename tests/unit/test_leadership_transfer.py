@@ -26,9 +26,12 @@ def test_e7_refusals() -> None:
     assert leader.transfer("n9")[0].code is ResponseCode.UNKNOWN_MEMBER
     assert leader.transfer("n0")[0].code is ResponseCode.UNEXPECTED_ARGUMENT
     leader.solo.replica.links.lost("n2", leader.solo.now)
-    assert leader.transfer("n2")[0].code is ResponseCode.NETWORK_ERROR
+    refused = leader.transfer("n2")[0]
+    assert (refused.code, refused.detail) == (ResponseCode.NETWORK_ERROR, "n2 is not connected (NETWORK_ERROR)")
     leader.solo.connect("n2", voter_state=VoterState.REJOINING)
-    assert leader.transfer("n2")[0].code is ResponseCode.ILLEGAL_MEMBER_STATE
+    refused = leader.transfer("n2")[0]
+    assert refused.code is ResponseCode.ILLEGAL_MEMBER_STATE
+    assert refused.detail == "n2 has no vote: it is REJOINING (ILLEGAL_MEMBER_STATE)"
     leader.solo.connect("n2", voter_state=VoterState.VOTER)
     assert leader.transfer("n2")[0].code is ResponseCode.FALL_BEHIND_TOO_MUCH  # still COMPARE
     leader.propose([b"x"] * 2)

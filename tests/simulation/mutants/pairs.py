@@ -192,7 +192,7 @@ DISK = (
     _pair(
         "nothing_is_flushed",
         "a flush syncs nothing",
-        Edit(LOG + "begin_flush", "disk.sync(path)", "MUTANT.left_out(disk, path)"),
+        Edit(LOG + "begin_flush", "sync_same(disk, path, key)", "MUTANT.left_out(disk, path)"),
     ),
     _pair(
         "names_are_not_synced",

@@ -117,11 +117,13 @@ async def stop(child: Child) -> None:
     """SIGTERM, and SIGKILL when that did not end it within STOP_WITHIN_S."""
     if child.process.returncode is not None:
         return
-    child.process.terminate()
+    with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+        child.process.terminate()
     try:
         await asyncio.wait_for(child.process.wait(), STOP_WITHIN_S)
     except TimeoutError:
-        child.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            child.process.kill()
         await child.process.wait()
 
 

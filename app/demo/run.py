@@ -288,7 +288,7 @@ class Demo:
                 if (one.code, one.member) not in known:
                     self.remark(one.text)
             if known and not problems:
-                self.remark("all members answer, nothing is wrong")
+                self.remark("all members answer, and none says that anything is wrong")
             known = problems
             ended = self.processes.ended()
             for name in ended.keys() - gone:

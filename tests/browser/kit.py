@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
@@ -29,6 +29,11 @@ from tests.unit.fake_pair import FakePair
 START_S = 60.0
 WITHIN_MS = 60_000
 expect.set_options(timeout=WITHIN_MS)  # what is expected comes; a busy machine may take its time
+
+
+AXE: Final = Path(__file__).with_name("vendor") / "axe.min.js"
+# Without the selectors of all that passes, which take as long as the rest.
+AXE_RUN: Final = "axe.run({resultTypes: ['violations']}).then((result) => result.violations)"
 
 
 class Console:
@@ -110,6 +115,13 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def axe_violations(page: Page) -> list[dict[str, Any]]:
+    """What axe finds on the page as it is now."""
+    page.evaluate(AXE.read_text())
+    found: list[dict[str, Any]] = page.evaluate(AXE_RUN)
+    return found
 
 
 class Visitor:

@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from app.times import rfc3339, utc_now
-from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.kit import Console, Visitor, axe_violations, chromium, running_console
 from tests.prepare import find_chromium
 from tests.unit.fake_control import FakeGroup
 
@@ -21,7 +20,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
 ]
-AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 HISTORY = "fetch('/api/v1/clusters/demo/history').then(one => one.json())"
 GROUP = "/clusters/demo"
 Visit = Callable[..., Visitor]
@@ -281,11 +279,9 @@ def test_axe_finds_no_serious_violation(visit: Visit, group: FakeGroup, scheme: 
     paths = ["/", GROUP, f"{GROUP}/leadership?to=n1", f"{GROUP}/nodes/n2", f"{GROUP}/events", f"{GROUP}/truncations"]
     for path in [*paths, f"{GROUP}/log", "/clusters/new"]:
         page.goto(path)
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run().then(result => result.violations)")
         serious = [
             (one["id"], [node["html"][:120] for node in one["nodes"]])
-            for one in found
+            for one in axe_violations(page)
             if one["impact"] in ("serious", "critical")
         ]
         assert serious == [], f"{path}: {json.dumps(serious, indent=1)}"

@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.kit import Console, Visitor, axe_violations, chromium, running_console
 from tests.browser.message_states import Brokers
 from tests.browser.states import (
     GROUP,
@@ -33,7 +32,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(find_chromium() is None, reason="NOT RUN: no Chromium on this machine"),
 ]
-AXE = Path(__file__).with_name("vendor") / "axe.min.js"
 SETTLED_S: Final = 60.0
 FIVE: Final = (GROUP, f"{GROUP}/nodes/n4", f"{GROUP}/leadership", f"{GROUP}/log")
 SHORT: Final = [("cut-off", 360, "dark"), ("flipped", 1280, "light")]
@@ -88,10 +86,9 @@ def with_long(cases: list[tuple[Any, ...]], short: list[tuple[Any, ...]]) -> lis
 
 def violations(page: Page) -> list[dict[str, Any]]:
     """What axe finds. A page whose console is late is greyed, and says so: on a busy machine it is looked at again."""
-    page.evaluate(AXE.read_text())
     while True:
         page.wait_for_selector("#stale", state="hidden", timeout=SETTLED_S * 1000)
-        found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
+        found = axe_violations(page)
         if not page.evaluate("document.body.classList.contains('is-stale')"):
             return found
 

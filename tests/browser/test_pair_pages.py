@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.kit import Console, Visitor, chromium, running_console
+from tests.browser.kit import Console, Visitor, axe_violations, chromium, running_console
 from tests.browser.states import SCHEMES, WIDTHS, flaws, on_loop
-from tests.browser.test_every_page import AXE, until, with_long
+from tests.browser.test_every_page import until, with_long
 from tests.prepare import find_chromium
 from tests.unit.fake_pair import FakePair
 from tests.unit.pair_states import all_silent, forked, master_silent, sends_wait, slave_silent, two_masters
@@ -109,8 +109,7 @@ def test_nothing_hides_and_axe_finds_nothing(
         assert answer is not None and answer.ok, path
         visitor.page.evaluate("document.querySelectorAll('main details').forEach((one) => { one.open = true })")
         found += [f"{path}: {flaw}" for flaw in flaws(visitor.page)]
-        visitor.page.evaluate(AXE.read_text())
-        for one in visitor.page.evaluate("axe.run().then((result) => result.violations)"):
+        for one in axe_violations(visitor.page):
             found.append(f"{path}: {one['id']}: {[node['html'][:140] for node in one['nodes']][:3]}")
     complaints = visitor.complaints
     visitor.leave()

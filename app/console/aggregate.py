@@ -214,6 +214,7 @@ def member(sample: NodeSample, leader: NodeSample | None, now: datetime) -> Memb
         watermark=leader.watermarks.of(sample.node_id) if leader and leader.watermarks else None,
         dispatcher=TheirClock(leader.last_clock).dispatcher(dispatcher) if leader else None,
         ha=sample.ha,
+        ha_before=None if sample.ha_before is None else TheirClock(sample.last_clock).moved(sample.ha_before, "as_of"),
         unknown=tuple(unknown),
     )
 

@@ -2,7 +2,8 @@
 
 The waterline is the groups' (`app/console/waterline.py`) in bytes: the master's end is 0, and each slave is where the
 master says that it acknowledged, so that all marks are of one instant. Invariants: nothing unknown is drawn as a mark;
-what RocketMQ's protocol does not vouch for is drawn as held, not vouched for.
+what RocketMQ's protocol does not vouch for is drawn as held, not vouched for; a broker that does not answer keeps what
+it said last, greyed, with the time of that.
 """
 
 from __future__ import annotations
@@ -83,16 +84,17 @@ def picture_of(view: GroupView) -> PairPicture:
         for number, label in enumerate(TICKS["bytes"], start=1)
         if label
     ]
-    ends = [one.ha.end_offset for one in view.members if one.ha is not None and one.ha.end_offset is not None]
+    known = [said for one in view.members if (said := last_of(one)) is not None]
+    ends = [one.end_offset for one in known if one.end_offset is not None]
     end = master[1].end_offset if master is not None else max(ends, default=None)
-    begins = [one.ha.begin_offset for one in view.members if one.ha is not None and one.ha.begin_offset is not None]
+    begins = [one.begin_offset for one in known if one.begin_offset is not None]
     whole = (min(begins, default=0), max([*ends, end or 0]))
     enough = enough_of(master[1]) if master is not None else None
     lanes = [_lane(view, one, master[1] if master else None, end, scale, whole) for one in view.members]
     if master is not None:
-        known = {one.id for one in view.members}
+        watched = {one.id for one in view.members}
         lanes += [
-            _stranger(one, master[1], scale, whole) for one in master[1].connections or () if one.peer_id not in known
+            _stranger(one, master[1], scale, whole) for one in master[1].connections or () if one.peer_id not in watched
         ]
     enough_x = None if enough is None or end is None else scale.x(max(0, end - enough))
     return PairPicture(ticks, lanes, fmt.index(end), enough_x, fmt.index(enough))
@@ -108,7 +110,7 @@ def enough_of(master: HaView) -> int | None:
 def _lane(
     view: GroupView, one: MemberView, master: HaView | None, end: int | None, scale: Scale, whole: tuple[int, int]
 ) -> Lane:
-    said = one.ha
+    said = last_of(one)
     is_master = master is not None and one.id == master.self_id
     link = connection_of(master, one.id) if master is not None and not is_master else None
     own = None if said is None else said.end_offset
@@ -127,6 +129,11 @@ def _lane(
     if has is not None and end is not None:
         _draw(drawn, begin, has, flushed, end, scale, whole, is_vouched=link is None or link.kind == "ours")
     return drawn
+
+
+def last_of(one: MemberView) -> HaView | None:
+    """What its broker said last; where it never said anything, what its control plane says of it."""
+    return one.ha if one.ha is None or one.ha.broker == "ok" or one.ha_before is None else one.ha_before
 
 
 def _flushed(said: HaView | None, link: HaConnection | None, has: int | None) -> int | None:
@@ -178,7 +185,8 @@ def _subtitle(one: MemberView, link: HaConnection | None, is_master: bool) -> st
     if one.reach in ("stale", "never"):
         return "never reached" if one.reach == "never" else f"last seen {fmt.clock(one.last_seen)}"
     if said is None:
-        return "its broker does not answer"
+        before = one.ha_before
+        return f"its broker does not answer{f'; as at {fmt.clock(before.as_of)}' if before is not None else ''}"
     if is_master:
         return f"epoch {said.epoch}, {str(said.flush or 'flush unknown').replace('_', ' ').lower()}"
     if said.is_master:

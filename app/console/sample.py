@@ -51,6 +51,7 @@ class NodeSample:
     dispatchers: DispatchersView | None = None
     closures: ClosuresView | None = None
     ha: HaView | None = None  # of a broker in classic master/slave mode
+    ha_before: HaView | None = None  # what such a broker said last, where its control plane alone answers now
     configuration: MembersView | None = None  # who belongs to the group, as it said when it led last
     unanswered: dict[str, str] = field(default_factory=dict)  # what it did not answer last time, and why
     events_cursor: str | None = None

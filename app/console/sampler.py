@@ -95,6 +95,8 @@ class Poller:
         sample.certificate_ends = self.nodes.certificate_ends.get(sample.control_url)
         sample.clock = clock_of(state, asked_at, time.monotonic() - asked_s)
         sample.last_clock = sample.clock or sample.last_clock
+        if sample.ha is not None and sample.ha.broker == "ok":
+            sample.ha_before = sample.ha
         sample.state, sample.ha = state, ha
         sample.misses, sample.missed_at, sample.problem, sample.answers = 0, None, None, None
         sample.last_seen, sample.last_seen_ns = utc_now(), boot_ns()

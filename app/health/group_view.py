@@ -162,7 +162,8 @@ class MemberView(View):
 
     `reach`: ok | stale | never | down (its control plane answers, its engine does not run). `start`: remembered from
     before it fell silent. `certificate_ends`: of the certificate that its control plane serves with.
-    `ha`: what a broker of a classic pair said last. `clock_ahead_s`: its wall clock less this machine's.
+    `ha`: what a broker of a classic pair said last, or its control plane of it; `ha_before`: the broker itself.
+    `clock_ahead_s`: its wall clock less this machine's.
     """
 
     id: Text
@@ -187,6 +188,7 @@ class MemberView(View):
     watermark: WatermarkView | None = None
     dispatcher: DispatcherView | None = None
     ha: HaView | None = None
+    ha_before: HaView | None = Field(default=None, exclude=True)
     unknown: tuple[UnknownView, ...] = ()
 
     @property

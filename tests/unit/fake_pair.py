@@ -41,6 +41,7 @@ class FakePair(httpx2.AsyncBaseTransport):
         self.urls = {name: f"http://127.0.0.1:{8531 + n}" for n, name in enumerate(NAMES)}
         self.requests: list[httpx2.Request] = []
         self.ha: dict[str, Json] = {}
+        self.before: dict[str, Json] = {}  # what each said last, before its broker fell silent
         for n, name in enumerate(NAMES):
             self.ha[name] = {
                 "as_of": rfc3339(T0), "broker": "ok", "reason": None, "name": "pair", "self_id": name, "broker_id": n,
@@ -86,6 +87,7 @@ class FakePair(httpx2.AsyncBaseTransport):
     def sample(self, name: str, now: datetime) -> NodeSample:
         one = NodeSample(name, "", self.urls[name], added_at=T0)
         one.ha = HaView.model_validate(self.ha[name])
+        one.ha_before = HaView.model_validate(self.before[name]) if name in self.before else None
         one.state = state_of(one.ha)
         one.last_seen = now if self.alive[name] else T0 - timedelta(seconds=60)
         one.misses = 0 if self.alive[name] else 9

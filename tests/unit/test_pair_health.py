@@ -22,6 +22,7 @@ from app.console.waterline import ZERO_X
 from app.health.classify import classify
 from app.health.facts import capital
 from app.health.group_view import AuditView
+from app.health.pair_links import answering, masters_of
 from app.health.pair_steps import ADVICE
 from app.health.recall import Recall
 from app.times import rfc3339
@@ -221,6 +222,28 @@ def test_a_broker_that_hangs_is_not_said_to_have_ended() -> None:
     lanes = {one.id: one for one in picture_of(pair.view()).lanes}
     assert lanes["s2"].sub == "its broker does not answer"
     assert lanes["s2"].trouble is not None and lanes["s2"].trouble.word == "broker silent"
+
+
+def test_a_broker_that_hangs_keeps_what_it_said_last() -> None:
+    """Its control plane answers, and says nothing of its log: the lane was empty, as that of one never reached."""
+    pair = FakePair()
+    pair.before["s2"] = pair.ha["s2"] | {"end_offset": END - 4096, "flushed_offset": END - 4096}
+    broker_down(pair)
+    lane = next(one for one in picture_of(pair.view()).lanes if one.id == "s2")
+    assert (lane.reach, lane.never, lane.role) == ("down", False, "slave")
+    assert (lane.end_text, lane.behind_text) == (f"{END - 4096:,}", "4.1 kB")
+    assert lane.sub == "its broker does not answer; as at 08:00:00" and lane.bars
+    assert "s2" not in {one.id for one, _said in answering(pair.view())}
+
+
+def test_a_master_that_hangs_keeps_its_end_and_is_master_no_more() -> None:
+    pair = FakePair()
+    pair.before["m"] = dict(pair.ha["m"])
+    pair.ha["m"] = {key: pair.ha["m"][key] for key in ("as_of", "name", "self_id", "address", "ha_address")}
+    pair.ha["m"] |= {"broker": "down", "reason": "nothing answers"}
+    picture = picture_of(view := pair.view())
+    assert picture.end_text == f"{END:,}" and not masters_of(view)
+    assert next((one.id, one.role_class, one.never) for one in picture.lanes) == ("m", "", False)
 
 
 def test_who_is_tried_in_turn_is_not_called_the_master() -> None:
@@ -485,6 +508,12 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
                     if "holds other records than its master" in page and "not served: forked" in page:
                         break
                     await asyncio.sleep(0.02)
+            pair.ha["s2"] = {key: pair.ha["s2"][key] for key in ("as_of", "name", "self_id", "address", "ha_address")}
+            pair.ha["s2"] |= {"broker": "down", "reason": "nothing answers"}
+            lane = await kit.until(lambda: next(
+                (one for one in picture_of(watch["pair"].view).lanes if one.id == "s2" and one.reach == "down"), None
+            ))  # fmt: skip
+            assert not lane.never and lane.sub.startswith("its broker does not answer; as at ")
 
     asyncio.run(work())
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from node.consensus.api import MS, SECOND
 from node.consensus.effects import Event
-from node.protocol.codes import Role
-from node.protocol.messages import Message
+from node.protocol.codes import ResponseCode, Role
+from node.protocol.entry import HEAD_DTYPE
+from node.protocol.messages import Message, PushResponse
+from node.store.disk_log import find_record
+from node.store.errors import ColdEntry
 from tests.simulation.clock import MemberClock
 from tests.simulation.invariants import checks
+from tests.simulation.invariants_log import Logs
 from tests.simulation.member import Member
 from tests.simulation.observer import Observer, Violation
 from tests.simulation.swarm import CALM, FAULTS, Swarm, fenced
 from tests.simulation.world import World
 
 STEPS = 1500
+CHAIN_AT = HEAD_DTYPE.fields["chain_crc"][1]  # type: ignore[index]
 
 
 class Counts(Observer):
@@ -182,6 +188,33 @@ def test_a_leader_that_stood_still_for_longer_than_any_silence_may_last_steps_do
         world.run(1)
     assert leader.replica.term > 1 or leader.replica.role is not Role.LEADER
     world.heal_and_settle()
+
+
+def test_what_was_verified_is_compared_with_what_the_leader_wrote_whatever_rots_there() -> None:
+    """The head of a cold entry is read as it is: with the chain of one that rotted, a true answer was a violation."""
+    world = World.from_seed(3, observers=(observers := checks()), **calm(ring_bytes=512))
+    world.run(1200)
+    logs = next(one for one in observers if isinstance(one, Logs))
+    leader = world.leader()
+    assert leader is not None and leader.store is not None and leader.replica is not None
+    store, damage = leader.store, leader.damage
+    index = store.begin_index + 2
+    with pytest.raises(ColdEntry):
+        store.meta_at_hand(index)
+    was = store.meta(index)
+    unit, _ = find_record(store.files.data, store.files.index, index)
+    segment = store.files.data.find(unit.pos)
+    assert segment is not None
+    damage.flip(segment.path, unit.pos - segment.start + CHAIN_AT, 1, index)
+    assert store.meta(index) != was
+    follower = next(one for one in world.present() if one is not leader)
+    answer = PushResponse(-1, ResponseCode.SUCCESS, 0, leader.replica.term, index, index, index)
+    logs._claims(follower, leader.id, answer)
+    held = logs._mirrors.of[leader.id].at(index)
+    assert held is not None
+    logs._mirrors.of[leader.id].entries[index] = replace(held, chain=7)
+    with pytest.raises(Violation, match="verified_matches_leader"):
+        logs._claims(follower, leader.id, answer)
 
 
 def test_a_group_that_cannot_settle_is_a_violation() -> None:

@@ -69,6 +69,8 @@ def test_admins_manage_people(tmp_path: Path) -> None:
             assert (await post(ann, "/users/ann/disable"))[0] == 409
             trail = (await ann.get("/admin-trail?limit=2")).text
             assert "POST /users/ann/disable" in trail and "409" in trail and "cursor=" in trail
+            whole = (await ann.get("/admin-trail")).text
+            assert 'class="num">exit 0</td>' in whole, "the link that a command printed: no answer of HTTP's"
 
     run(work())
 

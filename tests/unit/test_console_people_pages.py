@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.security import trail as trail_rows
+from app.security.links import at_the_console
 from tests.unit.console_kit import Person, run, running
 
 INLINE = re.compile(r"<style|<script(?![^>]*\bsrc=)|\sstyle=|\son[a-z]+=", re.IGNORECASE)
@@ -69,8 +71,10 @@ def test_admins_manage_people(tmp_path: Path) -> None:
             assert (await post(ann, "/users/ann/disable"))[0] == 409
             trail = (await ann.get("/admin-trail?limit=2")).text
             assert "POST /users/ann/disable" in trail and "409" in trail and "cursor=" in trail
-            whole = (await ann.get("/admin-trail")).text
-            assert 'class="num">exit 0</td>' in whole, "the link that a command printed: no answer of HTTP's"
+            async with kit.app.state.sessions() as db, db.begin():
+                await trail_rows.add(db, trail_rows.row_of(at_the_console(), action="token revoke"), 0)
+            page = (await ann.get("/admin-trail?limit=1")).text
+            assert 'class="num">exit 0</td>' in page, "what a command ended with is no answer of HTTP's"
 
     run(work())
 

@@ -364,3 +364,22 @@ def test_no_slot_vouches_for_what_a_failed_sync_left(slot: bool) -> None:
         story.commit(slot=slot)
     story.disk.crash_process()
     check(story)
+
+
+def test_files_are_synced_in_the_order_in_which_they_were_written() -> None:
+    """Which of them a failing sync is about must not depend on where they lie in this process's memory."""
+    story = Story(0)
+    story.open()
+    story.append(1, 1, 100)
+    story.commit()
+    synced: list[str] = []
+
+    def note(what: str, path: str, _size: int) -> None:
+        if what == "fdatasync" and "/data/" in path:
+            synced.append(path)
+
+    for _ in range(200):
+        story.append(1, 1, 200)
+    story.disk.on_op = note
+    story.commit()
+    assert len(synced) > 10 and synced == sorted(synced)

@@ -57,7 +57,7 @@ class SegmentList:
         self._segments: dict[int, Segment] = {}
         self._first = 0
         self._last: Segment | None = None
-        self.dirty: set[Segment | Names] = set()
+        self.dirty: dict[Segment | Names, None] = {}  # in the order in which they were written
         self._names = Names(self.directory, platform)
         self.next_file = NextFile(root / f"next-{kind}", file_bytes, platform)
         self.made_late = 0  # files for which an append had to wait, as none was made ahead
@@ -281,7 +281,7 @@ class SegmentList:
             return self.ensure(pos)
         segment = self._segment(path)
         self._add(segment)
-        self.dirty.add(self._names)
+        self.dirty[self._names] = None
         return segment
 
     def write(self, pos: int, data: bytes | memoryview, *, takes_ahead: bool = True) -> None:
@@ -294,7 +294,7 @@ class SegmentList:
             self.write(pos + room, data[room:], takes_ahead=takes_ahead)
             return
         segment.write(pos, data, takes_ahead=takes_ahead)
-        self.dirty.add(segment)
+        self.dirty[segment] = None
 
     def zero(self, pos: int, end: int, *, zeros_too: bool = False, unread: bool = False) -> None:
         """Zeroes [pos, end) in the files that are there. `zeros_too`, `unread`: see Segment.zero."""
@@ -302,7 +302,7 @@ class SegmentList:
             low, high = max(pos, segment.start), min(end, segment.end)
             if low < high:
                 segment.zero(low, high - low, zeros_too=zeros_too, unread=unread)
-                self.dirty.add(segment)
+                self.dirty[segment] = None
 
     def zero_from(self, pos: int) -> None:
         """Zeroes all from `pos` on, what reads as zeros but was written included."""
@@ -331,20 +331,20 @@ class SegmentList:
             except OSError as error:  # it stays in the row: what is in it is still to go
                 self._add(segment)
                 raise wrap(error, f"removing {segment.path}") from error
-            self.dirty.discard(segment)
+            self.dirty.pop(segment, None)
         if starts:
             if sync_later:
-                self.dirty.add(self._names)
+                self.dirty[self._names] = None
             else:
                 sync_directory(self.directory, self._platform)
 
     def forget_all(self) -> None:
         """Its files are somebody else's to remove; whoever reads one of them has it open."""
-        self._segments, self._first, self._last, self.dirty = {}, 0, None, set()
+        self._segments, self._first, self._last, self.dirty = {}, 0, None, {}
 
     def take_dirty(self) -> list[Segment | Names]:
-        """What the next group commit has to sync."""
-        taken, self.dirty = list(self.dirty), set()
+        """What the next group commit has to sync, in the order in which it was written."""
+        taken, self.dirty = list(self.dirty), {}
         return taken
 
     def sync(self) -> None:

@@ -144,7 +144,7 @@ class ColdReads:
         slab: Slab | None = None
         cursor = self._cursor_at(first)
         if cursor is not None:
-            _, found, _ = scrub_range(files.data, files.index, cursor, last, max_bytes, files.straight_from)
+            _, found, _ = self._scrub_range(cursor, last, max_bytes)
         if found and found[0].first_index > first:
             slab = read_raw_slab(files.data, files.index, first, found[0].first_index - 1, max_bytes)
             chain = self._chain_before(first)
@@ -189,12 +189,17 @@ class ColdReads:
             next_index, size = index + 1, 0
             found: tuple[Fault, ...] = (Fault(index, index, "index_record_mismatch", "its index record is broken"),)
         else:
-            next_index, found, size = scrub_range(files.data, files.index, cursor, last, max_bytes, files.straight_from)
+            next_index, found, size = self._scrub_range(cursor, last, max_bytes)
         if cuts != files.cuts or index < files.begin_index:
             return Scrubbed(index)  # cut or trimmed while this read
         if next_index > self._durability.durable.index:
             next_index = files.end.index + 1
         return Scrubbed(next_index, self._with_reason(found), size)
+
+    def _scrub_range(self, start: Cursor, last_index: int, max_bytes: int) -> tuple[int, tuple[Fault, ...], int]:
+        files = self._files
+        synced = self._durability.synced()  # as late as can be: the loop goes on appending
+        return scrub_range(files.data, files.index, start, last_index, max_bytes, files.straight_from, synced)
 
     def _with_reason(self, found: tuple[Fault, ...]) -> tuple[Fault, ...]:
         """Where the disk itself said that it cannot read, that is why the bytes are not those that were written."""

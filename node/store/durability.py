@@ -17,10 +17,11 @@ from node.store.files.next_file import NextFile
 from node.store.log_files import LogFiles
 from node.store.log_store import SyncTicket
 from node.store.recovery.circumstances import Recovered
-from node.store.sync_ticket import FileTicket, Mark
+from node.store.sync_ticket import FileTicket, Mark, Synced
 
 _SLOT_INTERVAL_NS = 20_000_000
 _INDEX_UNSYNCED_BYTES_MAX = 4 * 1024 * 1024
+_ALL = 2**63 - 1
 
 
 class Durability:
@@ -130,6 +131,13 @@ class Durability:
             if ticket.syncs_index:
                 self._index_durable = ticket.mark.index
         return self.durable.index
+
+    def synced(self) -> Synced:
+        """How far nothing is in memory alone; the last page included where all of it is durable. For any thread."""
+        files, durable, in_index = self.files, self.durable, self._index_durable
+        if files.failed or files.end.index > durable.index:
+            return Synced(durable.end_pos, (in_index + 1) * INDEX_UNIT_BYTES)
+        return Synced(_ALL, _ALL if in_index == durable.index else (in_index + 1) * INDEX_UNIT_BYTES)
 
     # --- cuts and the end ----------------------------------------------------------------------------------------
 

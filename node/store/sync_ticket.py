@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from node.protocol.value_class import value_class
 from node.store.errors import StoreFull, StoreIOError
@@ -51,6 +51,13 @@ class Mark:
     end_pos: int
     term: int
     chain: int | None
+
+
+class Synced(NamedTuple):
+    """The positions in the data and in the index up to which all is on the disk."""
+
+    data_pos: int
+    index_pos: int
 
 
 class FileTicket:

@@ -88,8 +88,12 @@ class File:
         self.size_dirty = False
 
     def reread(self, offset: int, end: int) -> None:
-        """Clean pages come from the disk again: what a failed sync did not write is seen no more."""
-        for sector in sectors_of(offset, min(end, len(self.cached))):
+        """Clean pages come from the disk again: what a failed sync did not write is seen no more.
+
+        Those wholly in the range, as on Linux; the last one of the file ends with it.
+        """
+        stop = end // SECTOR_BYTES if end < len(self.cached) else sectors_of(0, len(self.cached)).stop
+        for sector in range((offset + SECTOR_BYTES - 1) // SECTOR_BYTES, stop):
             low, high = sector * SECTOR_BYTES, min((sector + 1) * SECTOR_BYTES, len(self.durable))
             if sector not in self.dirty and low < high:
                 self.cached[low:high] = self.durable[low:high]

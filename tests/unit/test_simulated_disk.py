@@ -94,6 +94,24 @@ def test_a_cache_that_is_dropped_shows_what_the_disk_holds() -> None:
     assert disk.pread(fd, 3, 0) == b"old"
 
 
+def test_pages_that_are_only_partly_in_a_dropped_range_stay() -> None:
+    """As Linux has it; the file's last page ends where the file does."""
+    size = 3 * SECTOR_BYTES + 10
+    for offset, length, dropped in (
+        (0, size, {0, 1, 2, 3}), (1, size - 1, {1, 2, 3}), (0, size - 1, {0, 1, 2}), (0, 2 * SECTOR_BYTES, {0, 1}),
+        (10, SECTOR_BYTES, set()), (SECTOR_BYTES, 10 * size, {1, 2, 3}),
+    ):  # fmt: skip
+        disk = machine()
+        fd = make(disk, b"o" * size)
+        disk.pwrite(fd, b"n" * size, 0)
+        disk.faults.fsync_error_next = True
+        with pytest.raises(OSError, match="Input/output"):
+            disk.fdatasync(fd)
+        disk.drop_cache(fd, offset, length)
+        read = disk.pread(fd, size, 0)
+        assert {at // SECTOR_BYTES for at, byte in enumerate(read) if byte == ord("o")} == dropped, (offset, length)
+
+
 def test_names_are_durable_with_their_directory_only_and_in_their_order() -> None:
     found: set[tuple[str, ...]] = set()
     for seed in range(30):

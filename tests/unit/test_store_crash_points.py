@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.protocol.codes import VoterState
-from node.store.errors import StoreIOError
+from node.store.errors import StoreCorrupt, StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import Base
@@ -366,6 +366,38 @@ def test_no_slot_vouches_for_what_a_failed_sync_left(slot: bool) -> None:
     check(story)
 
 
+@pytest.mark.parametrize("way", ["scrub", "read"])
+def test_a_failed_sync_keeps_its_pages_until_the_engine_has_ended(way: str) -> None:
+    """They are clean, and the only ones that hold what was written: nobody may drop them for a look at the disk (S1).
+
+    The file behind is still to be synced, so what is lost would be damage to the next start, and no torn tail.
+    """
+    story = Story(0)
+    story.open()
+    story.save(1, "n0")
+    story.append(20, 1, 100)
+    story.commit(slot=True)
+    story.append(15, 1, 100)  # into the next file
+    assert story.store.files.data.starts == [0, DATA_BYTES]
+    story.disk.faults.fsync_error_next = True
+    with pytest.raises(StoreIOError):
+        story.commit()
+    if way == "scrub":
+        assert story.store.scrub(0, DATA_BYTES).faults == ()
+    else:
+        path = ROOT / "data" / f"{0:020d}"
+        at = story.disk.read_bytes(path).index(b"1-18-")
+        story.disk.flip(path, at, 1)
+        with pytest.raises(StoreCorrupt):
+            story.store.read_slab(18, DATA_BYTES)
+        story.disk.flip(path, at, 1)
+    story.disk.crash_process()
+    store = story.open()
+    assert store.faults == () and store.end_index == 34
+    story.disk.crash_process()
+    check(story)
+
+
 def test_files_are_synced_in_the_order_in_which_they_were_written() -> None:
     """Which of them a failing sync is about must not depend on where they lie in this process's memory."""
     story = Story(0)
@@ -383,3 +415,15 @@ def test_files_are_synced_in_the_order_in_which_they_were_written() -> None:
     story.disk.on_op = note
     story.commit()
     assert len(synced) > 10 and synced == sorted(synced)
+
+
+def test_a_scrub_reads_the_last_page_from_the_disk_once_all_of_it_is_synced() -> None:
+    story = Story(0)
+    story.open()
+    story.append(1, 1, 100)
+    story.commit(slot=True)
+    story.append(1, 1, 100)
+    story.disk.faults.lose_writes_of = "data"
+    story.commit()
+    assert story.store.read_slab(1, 1).last_index == 1  # the page that was not written is in memory
+    assert [one.first_index for one in story.store.scrub(0, DATA_BYTES).faults] == [1]

@@ -3,8 +3,9 @@
 Bodies, heads, the chain and the index records; only what is durable, nothing that is known to be damaged. A step reads
 a bounded number of bytes and says where the next one begins, so a pass over any log is cheap and can be resumed.
 
-Invariants: reads only, past the page cache where the machine allows; a range that is cut or trimmed meanwhile is no
-finding (the caller looks at the cuts).
+Invariants: reads only, past the page cache where the machine allows, but for what no sync has covered: after one that
+failed those pages are clean, and nothing else holds what was written (S1). A range that is cut or trimmed meanwhile is
+no finding (the caller looks at the cuts).
 """
 
 from __future__ import annotations
@@ -19,16 +20,24 @@ from node.store.recovery.damage import read_unit
 from node.store.recovery.survey import FaultCollector, Survey, Trust
 from node.store.recovery.walk import Cursor
 from node.store.slab_pieces import wrong_positions
+from node.store.sync_ticket import Synced
 
 _SLAB_BYTES = 1024 * 1024
 
 
 def scrub_range(
-    data: SegmentList, index: SegmentList, start: Cursor, last_index: int, max_bytes: int, straight_from: int
+    data: SegmentList,
+    index: SegmentList,
+    start: Cursor,
+    last_index: int,
+    max_bytes: int,
+    straight_from: int,
+    synced: Synced,
 ) -> tuple[int, tuple[Fault, ...], int]:
     """From the cursor's entry up to `last_index` at most: the next index, the faults, the bytes read."""
-    data.drop_cache(start.pos, max_bytes + _SLAB_BYTES)
-    index.drop_cache(start.index * INDEX_UNIT_BYTES, max_bytes)
+    data.drop_cache(start.pos, min(max_bytes + _SLAB_BYTES, synced.data_pos - start.pos))
+    at = start.index * INDEX_UNIT_BYTES
+    index.drop_cache(at, min(max_bytes, synced.index_pos - at))
     survey = Survey(data, index, start, java=False, trust=Trust(last_index), last_index=last_index)
     collector = FaultCollector()
     found: list[Fault] = []

@@ -72,7 +72,7 @@ class Platform(Protocol):
         ...
 
     def drop_cache(self, fd: int, offset: int, length: int) -> None:
-        """Asks that the next read of this range comes from the disk itself; may do nothing."""
+        """Asks that the next read of the pages wholly in this range comes from the disk itself; may do nothing."""
         ...
 
     def file_key(self, fd: int) -> tuple[int, int]:

@@ -101,6 +101,19 @@ STORAGE = (
         {"sync_twice": sync_twice},
     ),
     Mutant(
+        "scrub_drops_unsynced_pages",
+        "S1",
+        "a scrub drops pages that no sync has covered: behind a failed one they are clean, and all that is left",
+        (
+            swapped(
+                "node.store.durability:Durability.synced",
+                "files.failed or files.end.index > durable.index",
+                "False",
+            ),
+        ),
+        {**OUTAGES, "power_loss": 0.0, "crash": 0.0, "fsync_error": 6.0, "scrub": 20.0, "appends": 400.0},
+    ),
+    Mutant(
         "slot_not_lowered_before_cut",
         "S2",
         "a cut leaves the checkpoint slots where they were",

@@ -32,7 +32,7 @@ from node.protocol.messages import (
     VoteResponse,
 )
 from tests.simulation.history import Operation
-from tests.simulation.observer import Observer
+from tests.simulation.observer import Observer, Removal
 
 if TYPE_CHECKING:
     from node.consensus.api import Outcome
@@ -290,7 +290,7 @@ class Coverage(Observer):
             self._parts.pop(member.id, None)
         self.counts["base.archived"] += order.record.from_index <= order.record.to_index
 
-    def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
+    def trimmed(self, member: Member, begin_before: int, removal: Removal) -> None:
         assert member.store is not None
         self.counts["trim.removed" if member.store.begin_index > begin_before else "trim.nothing"] += 1
 

@@ -96,7 +96,7 @@ INVARIANTS: Final[Mapping[str, str]] = {
     "rot_stays_home": "an entry with a wrong body CRC lies only on a disk that was damaged (Frames)",
     "faulty_does_not_lead": "a member with faults in its log does not lead (S6)",
     "faulty_watermark": "no watermark passes the first fault (S6)",
-    "needed_entries_kept": "nothing goes from the front of a log that another member does not hold, or a pin keeps",
+    "needed_entries_kept": "nothing goes from the front of a log that a known member does not hold, or a pin keeps",
     "base_above_committed": "no log begins anew below what is committed in it (M6)",
     "base_committed": "a log begins anew behind an entry that is committed, of that term and chain",
     "base_members": "a log that begins anew is told who belonged to the group there, as the committed log says (M1)",

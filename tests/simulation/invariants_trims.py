@@ -1,7 +1,8 @@
 """What removing the front of a log may never do: take what another member lacks, or a pin keeps, or move it wrongly.
 
 A member removes whole files of its own; what it judges by is what its leader, or its own leadership, knows of the
-others. Here everybody's disks are looked at instead.
+others. Here everybody's disks are looked at instead: those of the voters, by the log of whoever removes, and of the
+learners that the removal spoke for when it was decided (`spoken_for.py`).
 
 Invariants: those named `needed_entries_kept` and `begin_exact` in `invariants.py`.
 """
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING
 from node.store.files.layout import place
 from tests.simulation.invariants_members import Memberships
 from tests.simulation.mirror import Mirrors
-from tests.simulation.observer import Observer, Violation
+from tests.simulation.observer import Observer, Removal, Violation
+from tests.simulation.spoken_for import SpokenFor, Told
 
 if TYPE_CHECKING:
     from node.consensus.effects import BeginBehind
+    from node.protocol.messages import Message
     from tests.simulation.member import Member
     from tests.simulation.world import World
 
@@ -25,11 +28,18 @@ class Trims(Observer):
     """Sees each removal, and each start after one."""
 
     def __init__(self, mirrors: Mirrors, members: Memberships) -> None:
-        self._mirrors, self._members = mirrors, members
+        self._mirrors, self._members, self._spoken_for = mirrors, members, SpokenFor()
+        self._asked: dict[Removal, Told] = {}  # those under way, and whom each spoke for
+        self._comings: World | None = None  # if learners come here
         self._durable: dict[str, tuple[str, int]] = {}  # member -> its disk, and what was durable there last
         self._begin: dict[str, tuple[str, int]] = {}  # member -> its disk, and where its log began last
 
+    def started(self, world: World) -> None:
+        self._comings = world if world.learner_ids or world.spare_ids else None
+
     def stepped(self, world: World) -> None:
+        if self._comings is not None:
+            self._spoken_for.stepped(world)
         for member in world.touched:
             if member.store is not None:
                 self._durable[member.id] = member.disk_id, member.store.durable_index
@@ -40,26 +50,44 @@ class Trims(Observer):
         disk_id, index = self._durable.get(member.id, ("", -1))
         return index if disk_id == member.disk_id else -1
 
-    def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
-        """It was to remove entries up to `through_index` of a log that began at `begin_before`."""
-        store = member.store
+    def _begin_of(self, member: Member) -> int:
+        if member.store is not None:
+            return member.store.begin_index
+        disk_id, begin = self._begin.get(member.id, ("", -1))
+        return begin if disk_id == member.disk_id else -1
+
+    def sent(self, member: Member, to: str, message: Message) -> None:
+        if self._comings is not None:
+            self._spoken_for.sent(member, to, message)
+
+    def delivered(self, sender: str, to: str, message: Message) -> None:
+        if self._comings is not None:
+            self._spoken_for.delivered(sender, self._comings.members[to], message)
+
+    def to_be_trimmed(self, member: Member, removal: Removal) -> None:
+        self._asked[removal] = {} if self._comings is None else self._spoken_for.by(member)
+
+    def trimmed(self, member: Member, begin_before: int, removal: Removal) -> None:
+        """It was to remove entries of a log that began at `begin_before`."""
+        store, through_index = member.store, removal.through_index
+        told, voters = self._asked.pop(removal), self._members.voters(member.id)
         assert store is not None
         begin = store.begin_index
         # Nothing is left to remove where the log has begun anew, further on, since the removal was asked for.
         if not begin_before <= begin <= max(begin_before, through_index + 1):
             text = f"{member.id} was to remove entries {begin_before} to {through_index}, its log begins at {begin} now"
             raise Violation("begin_exact", text)
-        if forced:
+        if removal.forced:
             self._exact(member)
             return
         last = self._mirrors.of[member.id].at(begin - 1)
         for other in member.world.present():
             held = self._durable_of(other)
-            gone = other.store is not None and other.store.begin_index >= begin  # removed there, too
+            gone = self._begin_of(other) >= begin  # removed there, too, or its log began anew behind it
             same = last is None or gone or self._mirrors.of[other.id].holds(begin - 1, last.key)
-            judged = other is not member and member.world.nemesis.remembers(other)  # else it has to say so first
-            # Who joined since is to learn what there is; what voters lack stays, by the log of whoever removes.
-            judged = judged and (not member.world.spare_ids or other.id in self._members.voters(member.id))
+            # Who joined since is to learn what there is; who forgot since has to say so first.
+            judged = other is not member and (other.id in told or other.id in voters)
+            judged = judged and (told.get(other.id) == other.disk_id or member.world.nemesis.remembers(other))
             if judged and begin > begin_before and (held < begin - 1 or not same):
                 text = f"{member.id} removed entries up to {begin - 1}, {other.id} has {held} durable, {same=}"
                 raise Violation("needed_entries_kept", text)

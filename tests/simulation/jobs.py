@@ -24,7 +24,7 @@ from node.store.errors import StoreCorrupt, StoreError, StoreFull, StoreIOError
 from node.store.faults.results import Mended, Scrubbed
 from node.store.log_store import EntryMeta, HardState, LogStore, SyncTicket
 from node.store.pins import PinnedError
-from tests.simulation.observer import Violation
+from tests.simulation.observer import Removal, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -179,12 +179,13 @@ class Jobs:
     # --- the front of the log -------------------------------------------------------------------------------------
     def remove_prefix(self, through_index: int, *, forced: bool) -> None:
         """Whole files; a pin may have come meanwhile."""
-        member = self._process.member
+        member, removal = self._process.member, Removal(through_index, forced)
+        self._process.world.tell.to_be_trimmed(member, removal)
 
         def work() -> None:
             begin = self._store.begin_index  # by now: it may have begun anew since this was asked for
             self._store.remove_prefix(through_index, forced=forced)
-            self._process.world.tell.trimmed(member, begin, through_index, forced)
+            self._process.world.tell.trimmed(member, begin, removal)
 
         def finished(_: None, error: Exception | None) -> None:
             if error is not None and not isinstance(error, PinnedError | StoreFull | StoreCorrupt):

@@ -7,6 +7,7 @@ method is empty here, so that an observer names only what it wants to see.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 FRAMES_SHOWN = 5
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class Removal:
+    """One order to remove entries from the front of a log; no other one is equal to it."""
+
+    through_index: int
+    forced: bool
 
 
 class Violation(AssertionError):
@@ -85,8 +94,11 @@ class Observer:
     def begun_behind(self, member: Member, order: BeginBehind) -> None:
         """The log was replaced by one that begins behind a base; the core has not heard of it yet."""
 
-    def trimmed(self, member: Member, begin_before: int, through_index: int, forced: bool) -> None:
-        """Its writer has removed what it could of the entries up to `through_index`."""
+    def to_be_trimmed(self, member: Member, removal: Removal) -> None:
+        """Decided, and handed to its writer."""
+
+    def trimmed(self, member: Member, begin_before: int, removal: Removal) -> None:
+        """Its writer has removed what it could of those entries."""
 
     def event(self, member: Member, event: Event) -> None:
         """What the core says for people."""
@@ -125,6 +137,7 @@ class Broadcast:
         self.synced = _spread(everybody, "synced")
         self.cut = _spread(everybody, "cut")
         self.begun_behind = _spread(everybody, "begun_behind")
+        self.to_be_trimmed = _spread(everybody, "to_be_trimmed")
         self.trimmed = _spread(everybody, "trimmed")
         self.event = _spread(everybody, "event")
         self.applied = _spread(everybody, "applied")

@@ -19,6 +19,8 @@ TRIMS: dict[str, Any] = {
     **NOTHING_LOST, "trim": 12.0, "data_file_size": 4096, "body_bytes": 400, "appends": 150.0, "clock_drift": 0.0,
 }  # fmt: skip
 LAGGING: dict[str, Any] = {**TRIMS, "partition": 3.0, "pause": 3.0, "partition_ms": 500.0}
+LEARNING: dict[str, Any] = {**TRIMS, "trim": 40.0, "membership": 0.0, "learner": 8.0, "partition_ms": 60.0}
+CHANGING: dict[str, Any] = {**TRIMS, "trim": 40.0, "membership": 12.0}
 CRASHING: dict[str, Any] = {**TRIMS, "crash_at_io": 8.0, "power_loss": 2.0}
 
 RETENTION = (
@@ -41,6 +43,26 @@ RETENTION = (
             ),
         ),
         LAGGING,
+    ),
+    Mutant(
+        "trims_what_a_learner_lacks",
+        "retention",
+        "a leader asks only the voters",
+        (swapped(HELD + "needs", "peer.held_index < safe_index", "(peer.is_voter and peer.held_index < safe_index)"),),
+        LEARNING,
+    ),
+    Mutant(
+        "trims_what_the_logs_learner_lacks",
+        "retention",
+        "a leader says what all voters hold, and leaves out a learner that its log names",
+        (
+            swapped(
+                "node.consensus.progress:Peers.held_by_all",
+                "[own_index, *(peer.held_index for peer in self.of.values())]",
+                "[own_index, *(peer.held_index for peer in self.voters)]",
+            ),
+        ),
+        CHANGING,
     ),
     Mutant(
         "follower_trims_what_it_committed",

@@ -160,7 +160,7 @@ class Schemes:
         if not plan.files:
             return bool(plan.kept_by) and self._fault("trim_kept", f"{member.id} for {plan.kept_by[0].owner}")
         process.jobs.remove_prefix(plan.through_index, forced=forced)
-        kind = "trim_forced" if plan.kept_by else "trim"
+        kind = "trim_forced" if plan.forced else "trim"
         return self._fault(kind, f"{member.id} through {plan.through_index}")
 
     def _lose_state(self) -> bool:

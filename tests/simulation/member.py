@@ -21,7 +21,7 @@ from node.protocol.codes import FlushMode, VoterState
 from node.protocol.group_id import group_id_of
 from node.store.errors import StoreCorrupt, StoreError, StoreRefused
 from node.store.file_store import FileStore
-from node.store.log_store import HardState
+from node.store.log_store import EntryMeta, HardState
 from node.store.recent_slabs import RecentSlabs
 from node.store.recovery import log_recovery
 from tests.simulation.applier import StateMachine
@@ -79,6 +79,7 @@ class Member:
         self.last_error: BaseException | None = None
         self.is_refused = False
         self.last_voter_state: VoterState | None = None
+        self._last_base = world.base  # of its log, when its process ended
         self.disks = 0  # how often its disk became another one
         self.disk_id = (
             f"{member_id}.0"  # other than its store's id, this one changes with the bytes, and only with them
@@ -109,6 +110,11 @@ class Member:
     @property
     def paused(self) -> bool:
         return self.process is not None and self.process.paused
+
+    @property
+    def base(self) -> EntryMeta:
+        """The entry behind which its log begins."""
+        return self._last_base if self.store is None else self.store.base
 
     # --- life -----------------------------------------------------------------------------------------------------
     def boot(self) -> bool:
@@ -203,6 +209,7 @@ class Member:
         if self.process is not None:
             self.process.alive = False
             self.last_configuration = self.process.replica.configuration
+        self._last_base = self.base
         self.process = self.replica = self.store = None
         self.incarnation += 1
         if self.state_machine is not None:

@@ -84,6 +84,10 @@ class Operator:
             found += [set(one.voters), promoted - set(one.named.replacing.values())]
         return found or [set(self._world.ids)]
 
+    def voters(self) -> list[str]:
+        """Who has a vote by each of these."""
+        return sorted(set.intersection(*self._voters())) if self._world.spare_ids else list(self._world.ids)
+
     def may_forget(self, member: Member) -> bool:
         """Whether this member may lose its memory, or have lost it: all others of the group have theirs."""
         remembers, members = self._world.nemesis.remembers, self._world.members
@@ -158,7 +162,7 @@ class Operator:
             return MemberChange(kind, rng.choice(sorted(now.members)), f"127.0.0.1:{rng.randrange(40000, 60000)}")
         down = [one for one in sorted(now.members) if not world.members[one].up]
         gone = leader.id if rng.random() < 0.3 else rng.choice(down or sorted(now.members))
-        if not self._may_leave(gone, now):
+        if not self.may_leave(gone, now):
             return None
         if gone == leader.id:
             world.tell.fault("remove_leader", gone)
@@ -175,7 +179,7 @@ class Operator:
         if member.up or not member.powered:  # one that left runs on: it is not started beside itself
             return None
         replaced = rng.choice(sorted(now.voters)) if rng.random() < 0.35 else ""
-        if replaced and not self._may_leave(replaced, now, more=1):
+        if replaced and not self.may_leave(replaced, now, more=1):
             replaced = ""
         self._start(member, now)
         return MemberChange(Kind.ADD, member.id, member.address, rng.random() < 0.7, replaced)
@@ -201,7 +205,7 @@ class Operator:
         member.start_beside(now.voters)
         return True
 
-    def _may_leave(self, gone: str, now: Configuration, *, more: int = 0) -> bool:
+    def may_leave(self, gone: str, now: Configuration, *, more: int = 0) -> bool:
         """`more`: how many come for it first."""
         config = self._world.config
         forgets = not config.always_sync or any(getattr(config, name) for name in (*DAMAGE, *FORGET))
@@ -209,8 +213,10 @@ class Operator:
         left = [voters - {gone} for voters in (*self._voters(), set(now.voters))]
         if gone in now.voters and any(len(voters) + more < fewest for voters in left):
             return False
-        remembers, members = self._world.nemesis.remembers, self._world.members
-        return fewest == 1 or all(remembers(members[one]) for one in self.group() if one != gone)
+        nemesis, members = self._world.nemesis, self._world.members
+        if not nemesis.keeps_states(members[gone]):
+            return False
+        return fewest == 1 or all(nemesis.remembers(members[one]) for one in self.group() if one != gone)
 
     def _lose(self, leader: Member) -> bool:
         """Whoever was asked is cut off, or dies."""

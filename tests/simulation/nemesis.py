@@ -13,6 +13,7 @@ A fence keeps a run inside what SAFETY promises; each is written down with its r
 - Rot inside entries, below the end, is allowed on every member at once, as long as somebody who remembers holds each of
   them intact: only what is intact on one reachable replica can be recovered (S6). What is damaged so is a loss of
   memory to the first fence, or a wiped disk could have been the last copy.
+- A state that is lost behind a trimmed log: who alone has one for that log keeps it (`lost_states.py`).
 - Lease reads and clocks: see `swarm.fenced`.
 
 Invariants: every fault that begins ends, by itself or in `heal`; after `heal` nothing more happens.
@@ -26,9 +27,8 @@ from typing import TYPE_CHECKING
 
 from node.consensus.api import MS, SECOND
 from node.protocol.codes import Role, VoterState
-from node.store.errors import StoreError
-from node.store.log_store import EntryMeta
 from tests.simulation.lost_files import lose_a_file
+from tests.simulation.lost_states import can_give, has_lost_state, meta_of
 from tests.simulation.member import Member
 from tests.simulation.network import SLOW_FACTOR
 from tests.simulation.process import Process
@@ -120,10 +120,27 @@ class Nemesis(Schemes):
         world = self._world
         if any(one.is_old_copy for one in world.members.values()):  # what it acknowledged, the others must know
             return False
+        if not self.keeps_states(member):
+            return False
         if world.spare_ids:
             return world.operator.may_forget(member)
         others = sum(not self.remembers(world.members[one]) for one in world.ids if one != member.id)
         return others + 1 <= len(world.ids) - (len(world.ids) // 2 + 1)
+
+    def keeps_states(self, without: Member) -> bool:
+        """The fence of states: who has lost its own can be given it without that member, too."""
+        group = [self._world.members[one] for one in self._world.operator.group()]
+        lost = [one for one in group if one is not without and self.remembers(one) and has_lost_state(one)]
+        return all(self._has_giver(one, without) for one in lost)
+
+    def may_lose_state(self, member: Member) -> bool:
+        """The same fence, for a member whose state is to be lost."""
+        return self.keeps_states(member) and self._has_giver(member, member)
+
+    def _has_giver(self, member: Member, without: Member) -> bool:
+        voters = (self._world.members[one] for one in self._world.operator.voters())
+        givers = (one for one in voters if one is not member and one is not without and self.remembers(one))
+        return any(can_give(one, member) for one in givers)
 
     # --- the network -----------------------------------------------------------------------------------------------
     def _partition_off(self, kind: str, directions: list[tuple[str, str]]) -> bool:
@@ -358,11 +375,11 @@ class Nemesis(Schemes):
     def _intact_elsewhere(self, member: Member, index: int) -> bool:
         """That very entry: a member that was away may hold another one there, which its leader cuts soon."""
         others = (self._world.members[one] for one in self._world.ids if one != member.id)
-        known = _meta_of(member, index)
+        known = meta_of(member, index)
         return known is not None and any(
             one.store is not None
             and one.store.durable_index >= index
-            and _meta_of(one, index) == known
+            and meta_of(one, index) == known
             and not (one.lost_memory or one.damage.anywhere)
             and one.last_voter_state is VoterState.VOTER
             and index not in one.damage.entries
@@ -492,12 +509,3 @@ class Nemesis(Schemes):
             if not member.up and not member.is_refused:
                 member.boot()
         self._patrol()
-
-
-def _meta_of(member: Member, index: int) -> EntryMeta | None:
-    """Term and chain of its entry; None where it cannot be read."""
-    assert member.store is not None
-    try:
-        return member.store.meta(index)
-    except StoreError:
-        return None

@@ -74,6 +74,7 @@ class Schemes:
     _fault: Callable[[str, str], bool]
     remembers: Callable[[Member], bool]
     may_forget: Callable[[Member], bool]
+    may_lose_state: Callable[[Member], bool]
     cut_off: Callable[[list[tuple[str, str]]], None]
     _any: Callable[[], Member]
     _copies: dict[str, list[Copied]]
@@ -167,7 +168,8 @@ class Schemes:
         """All snapshots of a member rot at once."""
         world, member = self._world, self._any()
         others = [world.members[one] for one in world.operator.group() if one != member.id]
-        what = lose_state(member, others) if member.id in world.operator.group() else ""
+        may = member.id in world.operator.group() and self.may_lose_state(member)
+        what = lose_state(member, others) if may else ""
         return bool(what) and self._fault("lose_state", what)
 
     def _lose_sender(self) -> bool:

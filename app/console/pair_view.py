@@ -117,7 +117,8 @@ def _lane(
     has = end if is_master else link.acked_offset if link is not None and link.acked_offset is not None else own
     lag = None if has is None or end is None else end - has
     drawn = Lane(
-        id=one.id, role=role_of(said), role_class="leader" if is_master else "", reach=one.reach,
+        id=one.id, role=role_of(said), role_class="leader" if is_master else "",
+        reach=one.reach if said is one.ha else "stale",
         sub=_subtitle(one, link, is_master), sub_class="" if is_master or _is_served(link) else "attention-text",
         end_text=fmt.index(has), behind_text="—" if is_master else _behind(lag),
         bytes_text="—" if link is None else fmt.duration_ms(link.lag_ms),

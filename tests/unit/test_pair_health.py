@@ -230,7 +230,7 @@ def test_a_broker_that_hangs_keeps_what_it_said_last() -> None:
     pair.before["s2"] = pair.ha["s2"] | {"end_offset": END - 4096, "flushed_offset": END - 4096}
     broker_down(pair)
     lane = next(one for one in picture_of(pair.view()).lanes if one.id == "s2")
-    assert (lane.reach, lane.never, lane.role) == ("down", False, "slave")
+    assert (lane.reach, lane.never, lane.role) == ("stale", False, "slave")
     assert (lane.end_text, lane.behind_text) == (f"{END - 4096:,}", "4.1 kB")
     assert lane.sub == "its broker does not answer; as at 08:00:00" and lane.bars
     assert "s2" not in {one.id for one, _said in answering(pair.view())}
@@ -511,7 +511,7 @@ def test_a_pair_is_attached_broker_by_broker_and_shown_as_one(tmp_path: Path) ->
             pair.ha["s2"] = {key: pair.ha["s2"][key] for key in ("as_of", "name", "self_id", "address", "ha_address")}
             pair.ha["s2"] |= {"broker": "down", "reason": "nothing answers"}
             lane = await kit.until(lambda: next(
-                (one for one in picture_of(watch["pair"].view).lanes if one.id == "s2" and one.reach == "down"), None
+                (one for one in picture_of(watch["pair"].view).lanes if one.id == "s2" and one.reach == "stale"), None
             ))  # fmt: skip
             assert not lane.never and lane.sub.startswith("its broker does not answer; as at ")
 

@@ -125,8 +125,9 @@ def node(
     arguments = node_arguments(given, config, settings or [])
     if exit_with_engine:
         arguments.append("--exit-with-engine")
-    # A Ctrl-C that comes while the supervisor's modules are imported waits until it can end in order.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # What comes while the supervisor's modules are imported waits: a Ctrl-C until it can end in order, a SIGHUP
+    # (`systemctl reload`) until it is acted on instead of killing the node.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     os.execve(sys.executable, python("-m", "node", *arguments), environment())
 
 

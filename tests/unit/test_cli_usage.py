@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -423,7 +424,8 @@ def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: 
         del given[flag]
     given["--group-token"] = "a-token-of-sixteen-or-more"
     started: list[list[str]] = []
-    monkeypatch.setattr("signal.pthread_sigmask", lambda *_: None)  # it is for the process that would follow
+    held: list[set[int]] = []  # for the process that would follow
+    monkeypatch.setattr("signal.pthread_sigmask", lambda _how, signals: held.append(signals))
     monkeypatch.setattr(os, "execve", lambda _program, words, _variables: started.append(words))
     switches = [flag for flag in SWITCHES if flag != "--join"]
     run(["node", *switches, *(word for flag, value in given.items() if flag not in SWITCHES for word in (flag, value))])
@@ -432,3 +434,4 @@ def test_the_node_command_has_every_flag_of_a_node_and_hands_it_on(monkeypatch: 
     pair = ["--role", "sync_master", "--ha", "127.0.0.1:4", "--ha-peers", "127.0.0.1:5"]
     run(["node", "--broker", "127.0.0.1:3", "--id", "n0", "--group", "pair", *pair])
     assert len(started) == 4 and set(NODE_FLAGS) <= {word for words in started for word in words}
+    assert held == [{signal.SIGINT, signal.SIGHUP}] * 4, "one that comes before the supervisor listens kills it"

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from node.children import apart
-from node.client import LedgerClient, LedgerError
+from node.client import Denied, LedgerClient, LedgerError
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -102,11 +102,16 @@ class Group:
 
 
 async def append_surely(client: LedgerClient, body: bytes, within_s: float = START_WITHIN_S) -> int:
-    """Appends until it is acknowledged (perhaps more than once); the index of the acknowledged entry."""
+    """Appends until it is acknowledged (perhaps more than once); the index of the acknowledged entry.
+
+    Raises Denied at once: who has no right to append has none a moment later, and is answered as fast as it asks.
+    """
     deadline = time.monotonic() + within_s
     while True:
         try:
             return (await client.append(body)).first_index
+        except Denied:
+            raise
         except LedgerError:
             if time.monotonic() > deadline:
                 raise

@@ -15,12 +15,16 @@ ROOT = Path(__file__).resolve().parents[2]
 # A report takes longer than a test may, of a failure and of one that hangs: what a busy machine makes of a traceback.
 CONFTEST = """
 import time
+from tests import timeouts
+
+timeouts.AGAIN_S = 1.0
 
 def pytest_runtest_makereport(item, call):
     if call.when == "call" and item.name in ("test_one", "test_hangs"):
         time.sleep(2.5)
 """
 SUITE = """
+import asyncio
 import time
 import pytest
 
@@ -40,6 +44,18 @@ def hanging():
 
 def test_hangs_at_its_end(hanging):
     pass
+
+async def busy(wanted):
+    time.sleep(60)
+    wanted.set_result(1)
+
+async def waiting():
+    wanted = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(busy(wanted))
+    await wanted
+
+def test_waits_for_a_task():
+    asyncio.run(waiting())
 """
 
 
@@ -59,7 +75,7 @@ def test_a_slow_report_is_made_all_the_same_and_what_hangs_is_ended(tmp_path: Pa
     assert "INTERNALERROR" not in said
     for line in ('assert "first" == "one"', 'assert "second" == "two"', "time.sleep(60)", "Timeout (>2.0s)"):
         assert line in said, said
-    for name in ("test_one", "test_two", "test_hangs", "test_hangs_at_its_end"):
+    for name in ("test_one", "test_two", "test_hangs", "test_hangs_at_its_end", "test_waits_for_a_task"):
         assert f"test_suite.py::{name}" in said
 
 

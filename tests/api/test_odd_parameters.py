@@ -84,6 +84,7 @@ def control_plane_rounds(group: Group, rng: random.Random) -> None:
         assert answer.status_code < 500 or answer.status_code == 503, (method, url, query, headers, body, answer.text)
 
 
+@pytest.mark.long
 def test_the_console_answers_whatever_is_asked(tmp_path: Path) -> None:
     async def work() -> None:
         rng = random.Random(SEED)

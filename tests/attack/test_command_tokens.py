@@ -70,6 +70,7 @@ def serving(*planes: Plane) -> Iterator[None]:
             one.server.server_close()
 
 
+@pytest.mark.long
 def test_no_command_shows_its_token_where_members_alone_lead_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def test_sound_nodes_are_consistent(group: Nodes, capsys: pytest.CaptureFixture[
     assert result["fence"]["committed_index"] >= group.last_index
 
 
+@pytest.mark.long
 def test_the_flipped_byte_is_named(group: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     bad = group.last_index // 2
     flip(group.stores[1], bad)

@@ -182,6 +182,7 @@ def test_a_console_that_beats_but_looks_no_more_is_stale_too(
     expect(page.locator("#stale")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_seven_tabs_do_not_hang(visit: Visit, group: FakeGroup) -> None:
     visitor = visit()
     tabs = [visitor.tab() for _ in range(7)]
@@ -251,6 +252,7 @@ def test_a_drag_over_the_history_freezes_the_lanes(visit: Visit) -> None:
     assert page.locator("[data-live]").count() == 0, "a frozen page opens no stream"
 
 
+@pytest.mark.long
 def test_a_drag_outlives_a_chart_that_was_asked_for_before_it(visit: Visit) -> None:
     page = visit().page
     page.goto(GROUP)

@@ -73,6 +73,7 @@ def test_an_async_master_goes_on_whatever_becomes_of_its_slave(tmp_path: Path) -
     asyncio.run(story())
 
 
+@pytest.mark.long
 def test_what_an_async_master_takes_with_it_is_said_and_kept(tmp_path: Path) -> None:
     """Nothing that its slave had is lost; the rest lies aside at the old master, whole, once that follows."""
 

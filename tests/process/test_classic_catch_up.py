@@ -36,6 +36,7 @@ async def fill(brokers: ClassicBrokers, name: str) -> int:
     return int((await brokers.view(name))["end_offset"])
 
 
+@pytest.mark.long
 def test_a_slave_that_is_killed_while_it_catches_up_goes_on_exactly(tmp_path: Path) -> None:
     async def story() -> None:
         settings = {

@@ -213,7 +213,12 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 130), (signal.SIGKILL, -signal.SIGKILL)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 130, marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.long),
+    ],
 )
 def test_a_simulation_that_is_ended_leaves_no_worker(number: signal.Signals, code: int) -> None:
     """Its workers waited for seeds for ever. It is a shell's job in the background, which ignores SIGINT."""

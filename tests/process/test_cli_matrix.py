@@ -147,6 +147,7 @@ def test_a_result_that_cannot_be_printed(stdout: str, code: Exit, said: str, tmp
     assert [(one["code"], one["err"]) for _, one in came_of(cells, tmp_path)] == [(code, said)] * len(words)
 
 
+@pytest.mark.long
 def test_no_word_that_is_not_utf_8_ends_in_a_traceback(tmp_path: Path) -> None:
     """`topic describe` and `backup --group` did; in the C locale with PYTHONUTF8=0 every umlaut is such a word."""
     cells = [
@@ -195,8 +196,11 @@ def test_nobody_answers(listens: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 130)],
-    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+    [
+        pytest.param(signal.SIGINT, 130, id="SIGINT"),
+        pytest.param(signal.SIGTERM, 143, id="SIGTERM", marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 130, id="SIGHUP", marks=pytest.mark.long),
+    ],
 )
 def test_ended_while_nobody_answers(number: signal.Signals, code: int, tmp_path: Path) -> None:
     cells = [

@@ -122,9 +122,9 @@ def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
 @pytest.mark.parametrize(
     ("what", "kind"),
     [
-        ("slow", "slow_link"),
+        pytest.param("slow", "slow_link", marks=pytest.mark.long),
         ("mute", "one_way"),
-        ("deafen", "one_way"),
+        pytest.param("deafen", "one_way", marks=pytest.mark.long),
         pytest.param("narrow", "resends", marks=pytest.mark.long),
     ],
 )
@@ -201,6 +201,7 @@ def test_every_other_command_and_curl_line_runs_as_it_is_printed(run: Run) -> No
     run(work)
 
 
+@pytest.mark.long
 def test_an_engine_that_stands_still_is_started_again(run: Run) -> None:
     async def work(watcher: Observer) -> None:
         assert watcher.demo.breaker is not None
@@ -278,6 +279,7 @@ def test_a_damaged_store_is_repaired(run: Run) -> None:
     run(work)
 
 
+@pytest.mark.long
 def test_a_member_that_is_looked_for_elsewhere_is_found_again(run: Run) -> None:
     """Its leader goes to it without a relay from then on: no link of it can be broken after this."""
 
@@ -348,6 +350,7 @@ def test_a_state_machine_that_hangs_is_started_again(
         made(work)
 
 
+@pytest.mark.long
 def test_a_state_machine_that_raises_is_started_again_once_the_cause_is_mended(
     tmp_path: Path, steps_path: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def over(tmp_path: Path, work: Callable[[Watched], Awaitable[None]]) -> None:
     asyncio.run(all_of_it())
 
 
+@pytest.mark.long
 def test_a_broker_whose_node_was_killed_is_started_as_it_was(tmp_path: Path) -> None:
     async def work(pair: Watched) -> None:
         node = pair.demo.processes.running["s1"]

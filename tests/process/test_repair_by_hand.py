@@ -204,6 +204,7 @@ def fork(group: Settled, node_id: str, from_index: int) -> None:
     store.close()
 
 
+@pytest.mark.long
 def test_a_fork_ends_when_an_operator_discards_its_wrong_side(
     group: Settled, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,7 +56,7 @@ BROKER_SHARE = 100  # and one in the broker's, where it takes longest
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
 )  # fmt: skip
-LONG_ONES = ("tests/process", "tests/api", "tests/audit", "tests/bench", "tests/browser")
+LONG_ONES = ("tests/simulation", "tests/process", "tests/api", "tests/audit", "tests/bench", "tests/browser")
 T = TypeVar("T")
 A = TypeVar("A")
 

@@ -30,7 +30,7 @@ from tests.unit.test_backup_crash_points import Crashed as Killed
 from tests.unit.test_backup_crash_points import Crashing
 
 SAID = (StoreError, BackupRefused, SourceError, OSError)  # what `backup` and `restore` end with a sentence for
-HOW = [errno.ENOSPC, errno.EIO, 0]
+HOW = [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.long), 0]
 
 
 class Refusing(Crashing):

@@ -63,6 +63,7 @@ def test_a_world_is_the_same_again_and_everything_happens_in_some() -> None:
         assert counts[what], f"{what} never happened: {sorted(counts)}"
 
 
+@pytest.mark.long
 def test_a_queue_goes_on_after_all_its_messages_have_expired() -> None:
     """Also at a master that wrote its queues anew from a log which holds none of them."""
     mutant = MUTANTS["broker_forgets_expired_queues"]
@@ -72,6 +73,7 @@ def test_a_queue_goes_on_after_all_its_messages_have_expired() -> None:
         assert result.coverage[what], f"{what} never happened: {sorted(result.coverage)}"
 
 
+@pytest.mark.long
 def test_a_queue_that_begins_at_0_again_is_noticed() -> None:
     name = "broker_forgets_expired_queues"
     catch = hunt(name, seeds=6, first=known_seeds().get(name))

@@ -79,6 +79,8 @@ def check_machine(parts: Parts, state: StateView, *, force: bool) -> None:
         raise Problem(409, "No state machine", "This group has no state machine: only its log is replicated.")
     if state.engine != "ok":
         raise engine_away(state)
+    if any(one.code == "applier_silent" for one in state.alarms or ()):
+        return  # it hangs, though nothing is left to apply
     applied, committed = applied_and_committed(state)
     if applied is not None and committed is not None and applied >= committed and not force:
         text = "It has applied all that is committed. With force it is ended and started all the same."

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -17,7 +18,9 @@ from node.config import load
 from node.control import restart
 from node.control.app import create_app
 from node.control.engine_link import EngineAway
+from node.control.problems import Problem
 from node.protocol.codes import RequestCode
+from node.views.state import StateView
 
 Json = dict[str, Any]
 PEERS = [{"id": one, "address": f"127.0.0.1:{1 + at}"} for at, one in enumerate(("n0", "n1", "n2"))]
@@ -228,3 +231,17 @@ def test_an_engine_that_answers_is_ended_with_force_only(
         assert bool(engine.changes) is (status == 202)
 
     with_plane(work)
+
+
+@pytest.mark.parametrize(("applied", "alarms", "goes"), [(9, [], False), (8, [], True), (9, ["applier_silent"], True)])
+def test_a_state_machine_that_hangs_is_ended_without_force(applied: int, alarms: list[str], goes: bool) -> None:
+    """One that was asked and gave no answer hangs, too: the command that the console prints for it was refused."""
+    parts: Any = SimpleNamespace(settings=SimpleNamespace(node=SimpleNamespace(state_machine="kv")))
+    said = {"as_of": "2026-11-30T04:00:00Z", "engine": "ok", "group": "g", "self_id": "n0", "peers": []}
+    log = {"applied_index": applied, "committed_index": 9}
+    state = StateView.model_validate(said | {"log": log, "alarms": [{"code": one} for one in alarms]})
+    if goes:
+        restart.check_machine(parts, state, force=False)
+    else:
+        with pytest.raises(Problem, match="all that is committed"):
+            restart.check_machine(parts, state, force=False)

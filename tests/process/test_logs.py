@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests.process.chaos_nodes import DATA_FILE_BYTES, GROUP, Member, make_membe
 from tests.process.chaos_plan import BROKER_KINDS, KINDS, Step
 from tests.process.net import CLIENTS
 from tests.process.net_proxy import ProxyNetwork
-from tests.process.story import Line, Story, said
+from tests.process.story import WITHIN_S, Line, Story, said
 
 IDS = ("n0", "n1", "n2")
 SMALL = "n1"
@@ -60,6 +61,14 @@ class Stage:
             await asyncio.sleep(0.2)
         raise AssertionError("the group does not settle")
 
+    async def nobody_is_late(self) -> None:
+        """Until no peer counts as slow from an earlier fault: what is reported is not reported again while it lasts."""
+        ever = Story(member.log for member in self.members.values())
+        deadline = time.monotonic() + WITHIN_S
+        while late := still_late(ever.lines()):
+            assert time.monotonic() < deadline, f"still reported as slow: {late}"
+            await asyncio.sleep(0.2)
+
     async def breaks(self, kind: str, target: str = "leader", for_s: float = 0.0) -> str:
         """Does it from a settled group on; to whom."""
         await self.settle()
@@ -68,6 +77,20 @@ class Stage:
         await self.faults.run(Step(0.0, kind, target, for_s))
         assert self.faults.done[kind], self.said
         return self.said[0].partition(":")[0]
+
+
+def still_late(lines: Iterable[Line]) -> set[tuple[str, str]]:
+    """Which leader has reported which peer as slow, and not yet as in time again."""
+    late: set[tuple[str, str]] = set()
+    for line in lines:
+        pair = (line["member"], line.get("peer", ""))
+        if line["event"] == "peer_slow":
+            late.add(pair)
+        elif line["event"] == "peer_in_time":
+            late.discard(pair)
+        elif line["event"] in ("role", "started"):
+            late = {(member, peer) for member, peer in late if member != line["member"]}
+    return late
 
 
 @asynccontextmanager
@@ -222,6 +245,7 @@ async def bridge(stage: Stage) -> None:
 
 async def slow(stage: Stage) -> None:
     await stage.settle()
+    await stage.nobody_is_late()
     stage.body = b"x" * 60_000
     try:
         late = await stage.breaks("slow", "follower", LONG_S)

@@ -3,8 +3,8 @@
 `python -m tests.simulation.prove` runs, over J processes: each mutant over seeds until an invariant catches it, the
 seed that is known to (`mutants/seeds.json`) first; the campaign of fixed seeds over everything, and one of seeds that
 the commit's hash names; the unit tests with new examples; attacks that nobody has seen, the tests of real processes
-that `make test` leaves out, and beside them, at the lowest priority, the worlds of every mutant without it, a hundred
-seeds each, which must be clean. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds)
+that `make test` leaves out, and beside them, at the lowest priority, the worlds of every mutant without it, each over
+twenty seeds that the commit's hash names, which must be clean. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds)
 and ends with 1 if a mutant survives, a mutant never differed from the right code, or a clean world is not clean.
 `--quick` leaves out what takes long: it is what `.ci/run` runs. `--clean N` runs N seeds of each mutant's world without
 it and nothing else: what a change of core, store or driver should see before it lands. Each phase has its line at the
@@ -39,8 +39,8 @@ from tests.simulation.observer import Violation
 from tests.simulation.report import SeedResult
 
 SEEDS_PER_MUTANT = 200
-SEEDS_PER_WORLD = 100
-WORLDS_AT_ONCE = 20
+SEEDS_PER_WORLD = 20
+WORLDS_AT_ONCE = 10
 PIECES_PER_LINE = 25
 LOWEST_PRIORITY = 19  # nice's
 FIXED_MOST = 100_000  # the fixed seeds, and those of a campaign by hand, are below
@@ -56,7 +56,8 @@ BROKER_SHARE = 100  # and one in the broker's, where it takes longest
 PROCESS_RUNS = (
     "--seconds 120 --seed 1", "--seconds 60 --seed 2 --members 5", "--seconds 60 --seed 3 --mode proxy --disk quota",
 )  # fmt: skip
-LONG_ONES = ("tests/simulation", "tests/process", "tests/api", "tests/audit", "tests/bench", "tests/browser")
+LONG_ONES = ("tests/simulation", "tests/process", "tests/api", "tests/audit", "tests/browser")
+MEASURES = "tests/bench"  # alone, as whoever measures runs them
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -168,6 +169,14 @@ def commit_seeds(commit: str, count: int) -> range:
     return range(first, first + count)
 
 
+def world_seeds(options: argparse.Namespace) -> range:
+    """Of each mutant's world without it: `--clean N` the first ones, otherwise those that the commit names."""
+    if options.clean is not None:
+        return range(options.clean)
+    commit = options.commit or head()
+    return range(options.world_seeds) if commit is None else commit_seeds(commit, options.world_seeds)
+
+
 def head() -> str | None:
     """The commit that is checked out; None outside of a repository."""
     command = ("git", "rev-parse", "HEAD")
@@ -221,10 +230,10 @@ def rewrite_known(catches: Iterable[Catch]) -> None:
     KNOWN_SEEDS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
-def prove_worlds(names: Sequence[str], *, seeds: int, steps: int, jobs: int) -> list[Worlds]:
+def prove_worlds(names: Sequence[str], *, seeds: range, steps: int, jobs: int) -> list[Worlds]:
     """The mutants' own worlds on clean code, in pieces so that no process is left with the longest one."""
     # A part of each world first: what is broken in general shows early.
-    pieces = [(name, part) for part in _parts(range(seeds)) for name in different_worlds(names)]
+    pieces = [(name, part) for part in _parts(seeds) for name in different_worlds(names)]
     found: list[Worlds] = []
     began = time.monotonic()
     for one in _over(jobs, partial(check_worlds, steps=steps), pieces, niceness=LOWEST_PRIORITY):
@@ -283,12 +292,14 @@ def _of_the_commit(options: argparse.Namespace) -> bool:
     return _campaign(seeds, options, (0, EXIT_NEVER_OCCURRED))
 
 
-def _processes() -> bool:
+def _processes(options: argparse.Namespace) -> bool:
     """Attacks that nobody has seen, and what `make test` leaves out."""
     attack_seed = str(secrets.randbits(32))
     print(f"ATTACK_SEED={attack_seed}", flush=True)
-    sound = _run("-m", "pytest", "-q", "-n0", "tests/attack", ATTACK_SEED=attack_seed)
-    sound &= _run("-m", "pytest", "-q", "-n0", "-m", "long", *LONG_ONES)
+    several = ("-m", "pytest", "-q", "-n", str(options.jobs), "--dist", "loadfile")
+    sound = _run(*several, "tests/attack", ATTACK_SEED=attack_seed)
+    sound &= _run(*several, "-m", "long", *LONG_ONES)
+    sound &= _run("-m", "pytest", "-q", "-n0", "-m", "long", MEASURES)
     for words in PROCESS_RUNS:
         sound &= _run("-m", "tests.process.chaos", *words.split())
     return sound
@@ -342,7 +353,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """See the module's docstring."""
     options = _options(arguments)
     names = [] if options.no_mutants else options.only or list(MUTANTS)
-    world_seeds = options.world_seeds if options.clean is None else options.clean
     began = time.monotonic()
     phases = Phases()
     catches: list[Catch] = []
@@ -357,7 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return caught == len(catches)
 
     def clean_worlds() -> bool:
-        worlds.extend(prove_worlds(names, seeds=world_seeds, steps=options.steps, jobs=options.jobs))
+        worlds.extend(prove_worlds(names, seeds=world_seeds(options), steps=options.steps, jobs=options.jobs))
         return _all_clean(worlds)
 
     if names and options.clean is None:
@@ -369,9 +379,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             phases.run("properties, new examples", lambda: _properties(options))
     with ThreadPoolExecutor(1) as beside:
         real = not (options.only or options.clean is not None or options.quick or options.no_processes)
-        processes = beside.submit(phases.run, "real processes", _processes) if real else None
-        # Takes longer than all others together, so it begins with what real processes leave of the processors: they
-        # wait most of their time.
+        processes = beside.submit(phases.run, "real processes", lambda: _processes(options)) if real else None
+        # It begins with what real processes leave of the processors: they wait most of their time.
         if names and not options.quick:
             phases.run("their worlds without them", clean_worlds)
         if processes is not None:

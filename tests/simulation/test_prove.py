@@ -77,6 +77,21 @@ def test_a_commit_names_its_seeds() -> None:
     assert seeds != prove.commit_seeds("c9725aa0f8d2e2b3c4d5", 500)
 
 
+def test_a_commit_names_the_seeds_of_the_worlds_without_the_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[range] = []
+
+    def worlds(*_names: object, seeds: range, **_options: object) -> list[prove.Worlds]:
+        looked_at.append(seeds)
+        return []
+
+    monkeypatch.setattr(prove, "prove_worlds", worlds)
+    monkeypatch.setattr(prove, "prove_mutants", lambda *_names, **_options: [])
+    commit = "c9725aa0f8d1e2b3c4d5"
+    for words in (["--commit", commit], ["--commit", commit, "--world-seeds", "3"], ["--clean", "4"]):
+        assert prove.main(["--only", FAST, *words]) == 0
+    assert looked_at == [prove.commit_seeds(commit, prove.SEEDS_PER_WORLD), prove.commit_seeds(commit, 3), range(4)]
+
+
 @pytest.mark.parametrize(("code", "of_the_commit", "fixed"), [(0, 0, 0), (1, 1, 1), (2, 0, 1)])
 def test_only_the_fixed_seeds_have_to_reach_everything(
     monkeypatch: pytest.MonkeyPatch, code: int, of_the_commit: int, fixed: int
@@ -120,7 +135,7 @@ def test_real_processes_run_beside_the_worlds_and_count(
 ) -> None:
     worlds_ran = Event()
 
-    def processes() -> bool:
+    def processes(_options: object) -> bool:
         assert worlds_ran.wait(timeout=60)
         return sound
 
@@ -140,7 +155,7 @@ def test_real_processes_run_beside_the_worlds_and_count(
 
 
 def test_real_processes_that_cannot_be_run_are_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> bool:
+    def broken(_options: object) -> bool:
         raise OSError("no interpreter")
 
     monkeypatch.setattr(prove, "_processes", broken)

@@ -5,7 +5,8 @@ before. A start must find it without reading the whole log, so the hard state sa
 durably before the entry gets into the log: a follower answers "busy" until then, a leader appends it afterwards (its
 place is then the first entry that it can be, until the next save says where it is). What the hard state names and the
 log does not hold was cut, or never came; it leaves the hard state once another entry is committed there, and until then
-nothing at its place leaves the log: below the log's base what is named counts as committed.
+nothing at its place leaves the log: below the log's base what is named counts as committed. Where that place cannot be
+read it counts as being there until it can: such a member does not lead (S6).
 
 Invariants: each configuration in the log above the newest committed one is on durable record; `in_effect` is that of
 the last one in the log, or the group's at its birth.
@@ -20,6 +21,7 @@ from node.protocol.entry import Entry, Slab
 from node.protocol.group_members import members_in
 from node.protocol.messages import Hello
 from node.store.errors import StoreCorrupt
+from node.store.faults.ranges import fault_at
 from node.store.log_store import LogStore
 
 Record = tuple[int, str]  # where the entry is, and its body
@@ -41,6 +43,8 @@ class Configurations:
         self.next_index = self.expected_index = NEVER
         self.guests: dict[str, Hello] = {}
         self._records: tuple[Record, ...] = ()
+        self._unread: list[int] = []  # where entries were taken to be that could not be read
+        self._end_at_start = store.end_index
         for index, body in store.hard_state.configurations:
             place = self._place_of(store, index, body)
             if place is not None:
@@ -89,12 +93,13 @@ class Configurations:
         """Where the log holds that entry, from there on; one that was removed from its front was committed."""
         if index <= store.base.index:
             return index
-        for at in range(max(index, store.begin_index), store.end_index + 1):
+        for at in range(max(index, store.begin_index), min(self._end_at_start, store.end_index) + 1):
             try:
                 entry = store.get(at)
             except StoreCorrupt:
                 if at == index:
-                    return at  # it cannot be read, and it was there
+                    self._unread.append(at)
+                    return at  # it cannot be read, and it was there; or not: see `mended`
                 continue
             if entry is not None and is_config_change(self._kind, entry) and self._said(entry) == body.encode():
                 return at
@@ -136,18 +141,36 @@ class Configurations:
         changed = len(kept) < len(self._in_log)
         self._in_log = kept
         self._records = tuple(record for record in self._records if record[0] < cut_index)
+        self._unread = [index for index in self._unread if index < cut_index]
         return changed
+
+    def mended(self, store: LogStore) -> bool:
+        """Some damage is none any more: what was taken on trust there is looked up; whether anything was."""
+        readable = {index for index in self._unread if fault_at(store.faults, index) is None}
+        if not readable:
+            return False
+        past, records = self._past, self._records
+        self._past, self._in_log, self._records = (), [], ()
+        self._unread = [index for index in self._unread if index not in readable]
+        for index, body in (*past, *records):
+            place = self._place_of(store, index, body) if index in readable else index
+            if place is not None:
+                self._take(place, body)
+        return True
 
     def begin_behind(self, members: Record | None) -> None:
         """The log begins behind the leader's base: what was in effect there is all that is known (M1)."""
-        self._in_log, self._records, self._past, self.next_index = [], (), (), NEVER
+        self._in_log, self._records, self._past, self._unread, self.next_index = [], (), (), [], NEVER
         if members is not None:
             self._take(*members)
 
     def committed(self, index: int) -> None:
-        """Those before the newest committed one are in effect nowhere any more: a snapshot of an earlier state is to
-        say them all the same, and a base in a log whose entries of that kind are not seen in its index."""
+        """Those before the newest committed one are in effect nowhere any more, but where that one is not known to be
+        there: a snapshot of an earlier state is to say them all the same, and a base in a log whose entries of that
+        kind are not seen in its index."""
         while len(self._in_log) > 1 and self._in_log[1].index <= index:
+            if self._in_log[1].index in self._unread:
+                break
             del self._in_log[0]
             if self._keeps_past:
                 self._past = (*self._past, self._records[0])[-PAST_KEPT:]

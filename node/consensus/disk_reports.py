@@ -204,8 +204,11 @@ class DiskReports:
 
     def mended(self, log_epoch: int, result: Mended | None, error: str, now: int) -> None:
         """The outcome of `effects.mend`; None where it could not be written, and `error` says why."""
-        self._member.known_metas.forget()
+        member = self._member
+        member.known_metas.forget()
         self._repair.mended(log_epoch, result, error, now)
+        if member.configurations.mended(self._store):
+            member.on_members(None, now)
         self._settle(now)
         self._repair.advance(now)
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.mutants.members import BY_SCENARIO_ONLY, CHANGES_OF_MEMBERS
 from tests.unit import test_members_change as scenarios
+from tests.unit import test_members_unread as unread
 from tests.unit import test_recover_members as ended
 from tests.unit.test_members_fuzz import Chaos
 
@@ -46,6 +47,8 @@ FOUND_BY: dict[str, Callable[[], None]] = {
     "ended_believed_unproven": partial(
         ended.test_it_keeps_its_vote_where_that_is_not_said_or_not_proven, {"proven": False}, {"proof_wanted": True}
     ),
+    "unread_record_stays": unread.test_m1_what_its_leader_appended_further_on_is_found_there,
+    "unread_record_forgets": partial(unread.test_m1_what_never_came_is_in_effect_no_more_once_its_place_is_mended, 3),
     "members_change_beside_plain": scenarios.test_c8_nobody_changes_members_beside_a_plain_dledger_process,
 }
 

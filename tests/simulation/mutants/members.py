@@ -233,4 +233,12 @@ BY_SCENARIO_ONLY = (
         "members_change_beside_plain", "C8", "members change while a plain DLedger process stands in the group",
         (ignored(CHANGES + "refusal", "self._membership.strangers.plain"),),
     ),
+    Mutant(
+        "unread_record_stays", "M1, S6", "what is on record stays in effect where another entry is in its place",
+        (ignored(CORE + "disk_reports:DiskReports.mended", "member.configurations.mended(self._store)"),),
+    ),
+    Mutant(
+        "unread_record_forgets", "M1, S6", "who belonged to the group is forgotten over a record that cannot be read",
+        (ignored(LOG + "committed", "self._in_log[1].index in self._unread"),),
+    ),
 )  # fmt: skip

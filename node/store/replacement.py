@@ -39,7 +39,7 @@ class Replacement:
             raise EntryError(f"the log begins behind entry {files.base.index} already, not behind {base.meta.index}")
         self._healer.drop_stage()
         if files.end.index >= files.begin_index:
-            files.data.sync()  # also what nobody was promised: the archive is all that is left of it
+            self._sync_old()
             order = replace(record, from_index=files.begin_index, to_index=files.end.index)
             files.archive.add_files(order, [segment.path for segment in files.data])
         write_order(files.directory, base, files.platform)
@@ -56,9 +56,18 @@ class Replacement:
             files.is_cutting = False
         keep_reserve(files.directory, files.platform)
 
+    def _sync_old(self) -> None:
+        """Also what nobody was promised: the archive is all that is left of it."""
+        try:
+            self._files.data.sync()
+        except StoreIOError:  # its pages are clean and not durable: a close must not say that they are (S1)
+            self._files.failed = True
+            raise
+
     def _switch(self, base: Base) -> None:
         files, durability = self._files, self._durability
         files.replaced(base)
         self._faults.note(())  # those of the old log are outside of this one
         durability.replaced()
+        self._healer.end_at(files.end)  # the old log's end is no witness any more
         carry_out_order(files.directory, base, durability.checkpoint, durability.boot_id, files.platform)

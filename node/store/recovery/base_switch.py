@@ -55,7 +55,8 @@ def carry_out_order(directory: Path, base: Base, checkpoint: Checkpoint, boot_id
         sync_directory(folder, platform)
     platform.unlink(directory / FAULTS)
     checkpoint.write_both(slot_behind(base, checkpoint.last, boot_id))
-    write_base(directory, replace(base, is_installed=True), platform)
+    installed = replace(base, is_installed=True)
+    with_reserve(directory, lambda: write_base(directory, installed, platform), platform)
     platform.unlink(directory / ORDER)
     sync_directory(directory, platform)
 

@@ -16,8 +16,10 @@ from node.protocol.group_members import GroupMembers
 from node.store.errors import StoreCorrupt, StoreFull, StoreIOError, StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT, read_checkpoint
-from node.store.files.platform import OS
+from node.store.files.os_files import SMALL_BYTES_MAX
+from node.store.files.platform import OS, OsPlatform
 from node.store.log_store import HardState
+from node.store.repair.actions import set_term
 from node.store.sync_ticket import Mark
 from node.store.truncation import Truncation
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
@@ -146,6 +148,36 @@ def test_where_the_term_files_disagree_the_higher_counts_without_a_vote(
     again = open_store(tmp_path)
     assert (again.hard_state.term, again.hard_state.voted_for, again.hard_state.vote_floor) == (term, None, term)
     again.close()
+
+
+SMALL = ("hardstate", "currterm", "quorumscope.json", "faults", "base", "layout", "checkpoint")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_file_of_an_impossible_length_is_not_read_into_memory(tmp_path: Path, name: str) -> None:
+    """64 GiB of it, say: the engine would be killed over it at every start, and never say why."""
+
+    class NoLarge(OsPlatform):
+        def read_bytes(self, path: Path) -> bytes:
+            assert path.stat().st_size <= SMALL_BYTES_MAX, path
+            return super().read_bytes(path)
+
+    store = open_store(tmp_path)
+    store.save_hard_state(HardState(3, "n1", VoterState.VOTER))
+    fill(store, 1, 5)
+    store.close()
+    with (tmp_path / name).open("ab") as file:
+        file.truncate(SMALL_BYTES_MAX + 1)
+    if name in ("hardstate", "quorumscope.json", "base", "checkpoint"):
+        with pytest.raises(StoreRefused, match=f"{name} is damaged: it has {SMALL_BYTES_MAX + 1} bytes"):
+            open_store(tmp_path, platform=NoLarge())
+        if name != "hardstate":
+            return
+        set_term(tmp_path, 3, NoLarge())  # what that refusal says
+    store = open_store(tmp_path, platform=NoLarge())
+    assert (store.hard_state.term, store.end_index) == (3, 4)
+    assert (store.hard_state.voted_for is None) == (name in ("hardstate", "currterm")), "no vote where one is in doubt"
+    store.close()
 
 
 def test_who_may_vote_after_opening(tmp_path: Path) -> None:

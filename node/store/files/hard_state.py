@@ -16,7 +16,14 @@ from node.protocol.codes import FlushMode, VoterState
 from node.protocol.entry import POSITION_MAX, TERM_LEAP_MAX, TERM_MAX
 from node.protocol.group_settings import GroupSettings, KeptSettings, Promises
 from node.store.errors import StoreFull, StoreIOError, StoreRefused, is_unreadable
-from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file, sync_directory, write_synced
+from node.store.files.os_files import (
+    pack_sealed_json,
+    read_sealed_json,
+    read_small,
+    replace_file,
+    sync_directory,
+    write_synced,
+)
 from node.store.files.platform import OS, Platform
 from node.store.log_store import HardState
 
@@ -50,8 +57,8 @@ def parse_currterm(data: bytes) -> tuple[int, str | None] | None:
 def read_currterm(directory: Path, platform: Platform = OS) -> tuple[int, str | None] | None:
     """None where the file is missing, says nothing, or the disk cannot read it. Raises StoreIOError."""
     try:
-        return parse_currterm(platform.read_bytes(directory / CURRTERM))
-    except FileNotFoundError:
+        return parse_currterm(read_small(directory / CURRTERM, platform))
+    except (FileNotFoundError, StoreRefused):
         return None
     except OSError as error:
         if is_unreadable(error):

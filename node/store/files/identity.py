@@ -17,7 +17,7 @@ from node.protocol.group_id import is_group_id
 from node.protocol.group_kind import BROKER_NAME, PLAIN_NAME, is_kind_name
 from node.store.errors import StoreRefused
 from node.store.files.lock_file import LockFile
-from node.store.files.os_files import pack_sealed_json, read_sealed_json, replace_file
+from node.store.files.os_files import pack_sealed_json, read_sealed_json, read_small, replace_file
 from node.store.files.platform import OS, Platform
 from node.store.log_store import EntryMeta, HardState
 
@@ -94,7 +94,7 @@ def read_identity(directory: Path, platform: Platform = OS) -> Identity | None:
     """None where the directory is not ours (yet). Raises StoreRefused on content from the future or not readable."""
     path = directory / IDENTITY
     try:
-        value = json.loads(platform.read_bytes(path))
+        value = json.loads(read_small(path, platform))
         seal = value.pop("crc", None)  # directories of the first version have none
     except FileNotFoundError:
         return None

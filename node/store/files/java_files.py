@@ -23,7 +23,7 @@ from typing import Final
 from node.protocol.entry import POSITION_MAX
 from node.store.errors import StoreIOError, StoreRefused, wrap
 from node.store.files.checkpoint import CHECKPOINT, Slot, read_checkpoint
-from node.store.files.os_files import make_directory, replace_file, sync_directory, write_synced
+from node.store.files.os_files import make_directory, read_small, replace_file, sync_directory, write_synced
 from node.store.files.platform import OS, Platform
 
 JAVA_CHECKPOINT: Final = "checkpoint"
@@ -129,7 +129,7 @@ def _is_text(data: bytes) -> bool:
 
 def _read(path: Path, platform: Platform) -> bytes:
     try:
-        return platform.read_bytes(path)
+        return read_small(path, platform)
     except FileNotFoundError:
         return b""
     except OSError as error:

@@ -17,6 +17,7 @@ from node.store.errors import StoreFull, StoreIOError, StoreRefused, is_unreadab
 from node.store.files.platform import OS, Platform
 
 SECTOR_BYTES = 512
+SMALL_BYTES_MAX = 16 * 1024 * 1024  # of what is replaced as a whole: many times what any of it can need
 _ZEROS = bytes(1024 * 1024)
 
 
@@ -145,12 +146,22 @@ def pack_sealed_json(value: dict[str, Any]) -> bytes:
     return b"%08x %s\n" % (crc32(text), text)
 
 
+def read_small(path: Path, platform: Platform = OS) -> bytes:
+    """A file that is small as long as it is what was written. Raises StoreRefused where it is too long for that, before
+    anything of it is in memory; OSError.
+    """
+    length = platform.path_size(path)
+    if length > SMALL_BYTES_MAX:
+        raise StoreRefused(f"{path} is damaged: it has {length} bytes, and none that is written has {SMALL_BYTES_MAX}")
+    return platform.read_bytes(path)
+
+
 def read_sealed_json(path: Path, platform: Platform = OS) -> dict[str, Any] | None:
-    """The value, None where there is no such file. Raises StoreRefused where its CRC does not match, or the disk
-    cannot read it; StoreIOError.
+    """The value, None where there is no such file. Raises StoreRefused where its CRC does not match, it is too long, or
+    the disk cannot read it; StoreIOError.
     """
     try:
-        data = platform.read_bytes(path)
+        data = read_small(path, platform)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -23,8 +23,8 @@ from node.protocol.entry import (
     EntryError,
     unpack_record,
 )
-from node.store.errors import StoreFull, StoreIOError, wrap
-from node.store.files.os_files import is_zeros, make_directory, sync_directory, write_all, write_synced
+from node.store.errors import StoreFull, StoreIOError, StoreRefused, wrap
+from node.store.files.os_files import is_zeros, make_directory, read_small, sync_directory, write_all, write_synced
 from node.store.files.platform import OS, Platform
 from node.store.log_store import TruncationRecord
 
@@ -81,8 +81,8 @@ class TruncationArchive:
     def record(self, seq: int) -> TruncationRecord | None:
         """None where there is no such archive (any more), or where its meta.json is damaged; its bytes stay."""
         try:
-            value = json.loads(self._platform.read_bytes(self._path(seq) / "meta.json"))
-        except (OSError, ValueError, RecursionError):
+            value = json.loads(read_small(self._path(seq) / "meta.json", self._platform))
+        except (OSError, ValueError, RecursionError, StoreRefused):
             return None
         return _record(value, seq) if isinstance(value, dict) else None
 

@@ -47,7 +47,7 @@ from node.store.files.java_files import (
     own_directory,
     refuse_old_commit_log,
 )
-from node.store.files.os_files import make_directory, sync_parents
+from node.store.files.os_files import make_directory, read_small, sync_parents
 from node.store.files.platform import Platform
 from node.store.files.segment_list import SegmentList
 from node.store.files.straight import NOWHERE, read_straight_from, write_straight_from
@@ -305,9 +305,9 @@ def _java_snapshot_term(directory: Path, index: int, platform: Platform) -> int 
     """The term of the entry before the first one, where the Java node's snapshot names it (FORMATS 3)."""
     path = directory / "snapshot" / f"snapshot_{index}" / "snapshot_meta"
     try:
-        meta = json.loads(platform.read_bytes(path))
+        meta = json.loads(read_small(path, platform))
         return int(meta["lastIncludedTerm"]) if int(meta["lastIncludedIndex"]) == index else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, StoreRefused):
         return None
 
 

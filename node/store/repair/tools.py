@@ -17,6 +17,7 @@ from node.store.errors import StoreRefused
 from node.store.file_store import FileStore
 from node.store.files.identity import IDENTITY, Identity, read_identity
 from node.store.files.java_files import checkpoint_slot
+from node.store.files.os_files import read_small
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import TruncationRecord
@@ -83,10 +84,15 @@ def record_of(node_id: str, end_index: int, end_term: int, reason: str) -> Trunc
 
 
 def file_chunks(directory: Path, names: Iterable[str], platform: Platform) -> Iterator[bytes]:
-    """The content of small files that are replaced, one after the other, for the archive."""
+    """The content of small files that are replaced, one after the other, for the archive; of one that is too long for
+    what it is to be, its length."""
     for name in names:
         if platform.exists(directory / name):
-            yield f"{name}\n".encode() + platform.read_bytes(directory / name) + b"\n"
+            try:
+                content = read_small(directory / name, platform)
+            except StoreRefused as error:
+                content = str(error).encode()
+            yield f"{name}\n".encode() + content + b"\n"
 
 
 @contextmanager

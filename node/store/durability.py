@@ -67,13 +67,15 @@ class Durability:
     def prepare_sync(self) -> SyncTicket | None:
         """See LogStore."""
         files = self.files
+        cuts = files.cuts  # first: what is looked up below may be of before a cut that a thread makes meanwhile
         if files.is_cutting or (self.durable.index >= files.end.index and not files.data.dirty):
             return None
         unsynced_index_bytes = (files.end.index - self._index_durable) * INDEX_UNIT_BYTES
-        return self._ticket(with_index=unsynced_index_bytes > _INDEX_UNSYNCED_BYTES_MAX, force_slot=False)
+        return self._ticket(cuts, with_index=unsynced_index_bytes > _INDEX_UNSYNCED_BYTES_MAX, force_slot=False)
 
     def prepare_checkpoint(self) -> SyncTicket | None:
         """For an idle driver (20 ms without a sync): syncs the index too and writes a slot; None if nothing is new."""
+        cuts = self.files.cuts
         last = self.checkpoint.last
         end = self.files.end.index
         known = (end, min(self._committed, end), min(self.applied_index, end), end, self.marks)
@@ -84,9 +86,9 @@ class Durability:
         )
         if self.files.is_cutting or known == said:
             return None
-        return self._ticket(with_index=True, force_slot=True)
+        return self._ticket(cuts, with_index=True, force_slot=True)
 
-    def _ticket(self, *, with_index: bool, force_slot: bool) -> FileTicket:
+    def _ticket(self, cuts: int, *, with_index: bool, force_slot: bool) -> FileTicket:
         files = self.files
         mark = files.end
         slot = None
@@ -96,7 +98,7 @@ class Durability:
         stale = self._data_window.move_to(mark.end_pos)
         if with_index:
             stale += self._index_window.move_to((mark.index + 1) * INDEX_UNIT_BYTES)
-        return FileTicket(self, mark, files.data.take_dirty(), index, slot, stale, self._next_files(mark))
+        return FileTicket(self, cuts, mark, files.data.take_dirty(), index, slot, stale, self._next_files(mark))
 
     def _next_files(self, mark: Mark) -> list[NextFile]:
         """What is to be made ahead by somebody who may wait: see `next_file`."""

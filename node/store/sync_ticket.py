@@ -70,6 +70,7 @@ class FileTicket:
     def __init__(
         self,
         syncing: Syncing,
+        cuts: int,
         mark: Mark,
         data: Sequence[Syncable],
         index: Sequence[Syncable] | None,
@@ -77,7 +78,8 @@ class FileTicket:
         stale: list[Stale],
         next_files: Sequence[NextFile],
     ) -> None:
-        self._syncing = syncing
+        """`cuts`: those that the log had seen before anything else here was looked up."""
+        self._syncing, self.cuts = syncing, cuts
         self.mark = mark
         self._data = data
         self._index = index
@@ -85,7 +87,6 @@ class FileTicket:
         self._slot = slot  # None: the last one is young
         self._stale = stale
         self._next_files = next_files
-        self.cuts = syncing.files.cuts
 
     @property
     def end_index(self) -> int:

@@ -305,6 +305,29 @@ def test_a_sync_that_was_overtaken_by_a_cut_moves_nothing(tmp_path: Path) -> Non
     store.close()
 
 
+def test_a_cut_while_a_group_commit_is_made_makes_it_void(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop may be stopped between any two calls, and the writing thread cut meanwhile."""
+    store = open_store(tmp_path)
+    fill(store, 1, 20)
+    durable = sync(store)
+    fill(store, 1, 5)
+    take_dirty = store.files.data.take_dirty
+
+    def meanwhile() -> list[object]:
+        monkeypatch.undo()
+        store.truncate(10, record(store, 10))
+        return list(take_dirty())
+
+    monkeypatch.setattr(store.files.data, "take_dirty", meanwhile)
+    ticket = store.prepare_sync()
+    assert ticket is not None and ticket.end_index > durable
+    ticket.run()
+    assert store.finish_sync(ticket) == store.durable_index == store.end_index == 9
+    slot = read_checkpoint(tmp_path / CHECKPOINT)
+    assert slot is not None and slot.durable_index == 9
+    store.close()
+
+
 def test_while_a_cut_runs_no_group_commit_names_it_and_a_read_of_it_finds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

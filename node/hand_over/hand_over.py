@@ -41,6 +41,7 @@ from node.store.files.data_lock import DataLock
 from node.store.files.java_files import COMMIT_LOG, JAVA_CHECKPOINT
 from node.store.files.platform import OS
 from node.store.repair.dry_run import DryRun
+from node.store.repair.members import configurations_held
 from node.store.repair.tools import open_for_repair, our_identity, scrub_all
 
 JAVA_INDEX_BYTES: Final = 167_772_160
@@ -138,9 +139,8 @@ def _known(ledger: Path, dry_run: bool) -> Known:
             )
         if store.end_index < store.begin_index:
             raise Refused("the log is empty: there is nothing to hand over; Java begins with an empty directory")
-        members = None
-        if store.hard_state.configurations:
-            members = members_in(store.hard_state.configurations[-1][1].encode())
+        held = configurations_held(store)
+        members = members_in(held[-1][1].encode()) if held else None
         committed = min(store.recovered_commit_index, store.end_index)
         files = store.files
         if committed < store.begin_index:

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from node.message_store.write_files import OsDisk
 from node.protocol.broker_state import BrokerState, TopicOffsets, encode_metadata, encode_state
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import Channel
+from node.protocol.group_members import GroupMembers
 from node.protocol.snapshot_parts import split_snapshot
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
@@ -177,6 +179,19 @@ def test_the_lines_of_broker_conf_are_what_the_files_were_written_with(tmp_path:
         "maxHashSlotNum=100", "maxIndexNum=400", "enableDLegerCommitLog=true", "dLegerGroup=g", f"dLegerPeers={peers}",
         "dLegerSelfId=n0", "forceVerifyPropCRC=false", f"messageDelayLevel={DEFAULT_DELAY_LEVELS}",
     ]  # fmt: skip
+
+
+def test_the_peers_are_those_of_the_newest_entry_that_the_log_holds(tmp_path: Path) -> None:
+    """A change that was written down, and whose entry never came, is none."""
+    group = filled(tmp_path / "data")
+    bodies = [GroupMembers({"n0": "h0:1", "n1": "h1:1", one: "h2:1"}).body(one) for one in ("n2", "n3")]
+    places = [group.inert(Channel.CONFIG_CHANGE, bodies[0]), group.store.end_index + 2]
+    group.put(5)
+    records = tuple((at, body.decode()) for at, body in zip(places, bodies, strict=True))
+    group.store.save_hard_state(replace(group.store.hard_state, configurations=records))
+    group.stop(dispatched=group.store.end_index)
+    lines = handed(group).broker_conf
+    assert [line for line in lines if "Peers" in line] == ["dLegerPeers=n0-h0:1;n1-h1:1;n2-h2:1"]
 
 
 @pytest.mark.parametrize("rebuilt", [False, True])

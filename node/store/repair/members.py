@@ -1,11 +1,12 @@
-"""Who belongs to the group, from the log itself: where the hard state that named the entries is lost (SAFETY M1)."""
+"""Who belongs to the group, from the log itself: what the hard state names may be lost, or may never have come (M1)."""
 
 from __future__ import annotations
 
 from node.protocol.entry import EntryError
-from node.protocol.group_entries import members_named_in
+from node.protocol.group_entries import about_group, members_named_in
 from node.protocol.group_kind import PLAIN_NAME
 from node.store.errors import StoreError
+from node.store.file_store import FileStore
 from node.store.reader import StoreReader
 
 
@@ -22,3 +23,16 @@ def configurations_in_log(reader: StoreReader) -> tuple[tuple[int, str], ...]:
         except (StoreError, EntryError):
             index += 1  # behind it the log goes on
     return tuple(found)
+
+
+def configurations_held(store: FileStore) -> list[tuple[int, str]]:
+    """Of the entries that the hard state names those that the log holds, there or behind, or held once. Raises
+    StoreCorrupt."""
+    return [record for record in store.hard_state.configurations if _holds(store, *record)]
+
+
+def _holds(store: FileStore, index: int, body: str) -> bool:
+    if index <= store.base.index:
+        return True
+    entries = (store.get(at) for at in range(index, store.end_index + 1))
+    return any(one is not None and about_group(store.kind, one) == body.encode() for one in entries)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from node.protocol.codes import VoterState
 from node.protocol.entry import POSITION_MAX, TERM_MAX
-from node.protocol.group_entries import about_group, entry_about_group
+from node.protocol.group_entries import entry_about_group
 from node.protocol.group_id import check_group_token, group_id_of
 from node.protocol.group_members import GroupMembers, members_in
 from node.protocol.peers import MEMBER_ID
@@ -41,6 +41,7 @@ from node.store.files.identity import BASE, Identity, read_base, write_base
 from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
+from node.store.repair.members import configurations_held
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
 from node.store.repair.tools import (
@@ -162,7 +163,7 @@ class Plan:
     # --- what is asked for --------------------------------------------------------------------------------------
     def _members(self, wanted: Wanted) -> GroupMembers:
         """By the newest entry in this log; else those of the group's birth."""
-        self.held = held = [record for record in self.hard.configurations if self._holds(*record)]
+        self.held = held = configurations_held(self.store)
         named = members_in(held[-1][1].encode()) if held else None
         self.old_id = self._id_before(held)
         self.said_at = f"entry {held[-1][0]}" if held else "the group's birth"
@@ -185,14 +186,6 @@ class Plan:
     def _ended_by(self, bodies: Iterable[str]) -> list[str]:
         named = [members_in(body.encode()) for body in bodies]
         return [one for members in named if members is not None for one in members.ended]
-
-    def _holds(self, index: int, body: str) -> bool:
-        """Whether the log holds that entry, there or behind: what the hard state names may never have come (M1)."""
-        if index <= self.store.base.index:
-            return True
-        entries = (self.store.get(at) for at in range(index, self.store.end_index + 1))
-        kind = self.identity.kind
-        return any(one is not None and about_group(kind, one) == body.encode() for one in entries)
 
     def _kept(self, wanted: Wanted) -> list[Survivor]:
         stated = dict(parse_survivor(text) for text in wanted.kept)

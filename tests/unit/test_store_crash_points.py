@@ -21,6 +21,8 @@ from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import Base
 from node.store.files.java_files import JAVA_CHECKPOINT
 from node.store.log_store import EntryMeta, HardState, TruncationRecord
+from node.store.repair.dry_run import DryRun
+from node.store.repair.tools import open_for_repair, scrub_all
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
 from tests.simulation.disk_faults import MIDDLE
 
@@ -392,6 +394,28 @@ def test_a_failed_sync_keeps_its_pages_until_the_engine_has_ended(way: str) -> N
             story.store.read_slab(18, DATA_BYTES)
         story.disk.flip(path, at, 1)
     story.disk.crash_process()
+    store = story.open()
+    assert store.faults == () and store.end_index == 34
+    story.disk.crash_process()
+    check(story)
+
+
+def test_a_dry_run_keeps_the_pages_of_a_failed_sync_too() -> None:
+    """What `store repair` would do is tried on a stopped member, perhaps because of that sync; the start after it
+    writes them anew."""
+    story = Story(0)
+    story.open()
+    story.append(20, 1, 100)
+    story.commit(slot=True)
+    story.append(15, 1, 100)
+    story.disk.faults.fsync_error_next = True
+    with pytest.raises(StoreIOError):
+        story.commit()
+    story.disk.crash_process()
+    tried = open_for_repair(ROOT, DryRun(story.disk))
+    scrub_all(tried)
+    assert tried.faults == () and tried.end_index == 34
+    tried.close()
     store = story.open()
     assert store.faults == () and store.end_index == 34
     story.disk.crash_process()

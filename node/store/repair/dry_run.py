@@ -20,6 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, TypeVar
 
+from node.protocol.entry import POSITION_MAX
 from node.store.files.platform import FILE, OS, Platform
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class _Layer:
     length: int
     below: int  # bytes of the file below that still count
     pages: dict[int, bytes] = field(default_factory=dict)
+    written_from: int = POSITION_MAX  # nothing before it was written, not even as it is
 
 
 @dataclass(slots=True)
@@ -117,6 +119,7 @@ class DryRun:
             file.length = max(file.length, offset + done)
             return done
         file.length = max(file.length, end)
+        file.written_from = min(file.written_from, offset)
         for number in range(offset // _PAGE_BYTES, (end + _PAGE_BYTES - 1) // _PAGE_BYTES):
             start = number * _PAGE_BYTES
             low, high = max(start, offset), min(start + _PAGE_BYTES, end)
@@ -180,10 +183,11 @@ class DryRun:
         return min(found)
 
     def drop_cache(self, fd: int, offset: int, length: int) -> None:
-        """Reads of what is below come from the disk, as in the real run."""
+        """Reads of what is below come from the disk, as in the real run, but for what that one would write again:
+        after a failed sync its pages are clean, and nothing else holds it (SAFETY S1)."""
         opened = self._opened[fd]
-        if opened.below_fd >= 0:
-            self._below.drop_cache(opened.below_fd, offset, length)
+        if isinstance(opened.file, _Layer) and offset < opened.file.written_from:
+            self._below.drop_cache(opened.below_fd, offset, min(length, opened.file.written_from - offset))
 
     def file_key(self, fd: int) -> tuple[int, int]:
         return id(self._opened[fd].file), -1

@@ -21,6 +21,7 @@ from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.identity import Base
 from node.store.files.java_files import JAVA_CHECKPOINT
 from node.store.log_store import EntryMeta, HardState, TruncationRecord
+from node.store.recovery.base_switch import ORDER
 from node.store.repair.dry_run import DryRun
 from node.store.repair.tools import open_for_repair, scrub_all
 from tests.simulation.disk import SimulatedCrash, SimulatedPlatform
@@ -320,6 +321,41 @@ def test_a_start_after_a_power_loss_may_end_at_any_call(sync_fails: bool) -> Non
                 error.add_note(f"seed {seed}, ended at call {number - before}")
                 raise
     assert calls > 100
+
+
+def test_a_start_that_goes_on_with_an_order_may_lose_power_at_any_call() -> None:
+    """It found the order to begin anew in the page cache: its process had ended before that name was durable. The old
+    log must not go before it is (M6)."""
+    ordered: list[int] = []
+    whole = Story(0)
+    whole.disk.on_op = lambda what, path, _size: (
+        ordered.append(whole.disk.op_count) if (what, path) == ("rename", str(ROOT / ORDER)) else None
+    )
+    begins_anew(whole)
+
+    def interrupted(seed: int) -> Story:
+        story = Story(seed)
+        story.disk.faults.crash_at_op = ordered[0] + 1  # the sync of its directory
+        with suppress(SimulatedCrash):
+            begins_anew(story)
+        story.disk.crash_process()
+        return story
+
+    for seed in range(4):
+        story = interrupted(seed)
+        before = story.disk.op_count
+        story.open()
+        for number in range(before + 1, story.disk.op_count + 1):
+            story = interrupted(seed)
+            story.disk.faults.crash_at_op = number
+            with suppress(SimulatedCrash):
+                story.open()
+            story.disk.lose_power()
+            try:
+                check(story)
+            except BaseException as error:
+                error.add_note(f"seed {seed}, power was lost at call {number - before}")
+                raise
 
 
 @pytest.mark.parametrize("story_of", STORIES, ids=lambda story: story.__name__)

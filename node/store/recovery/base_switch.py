@@ -80,6 +80,7 @@ def finish_switch(directory: Path, platform: Platform) -> None:
     base = read_order(directory, platform)
     if base is None:
         return
+    sync_directory(directory, platform)  # its process may have ended before: nothing goes while power may take it back
     checkpoint = Checkpoint(directory / CHECKPOINT, platform)
     try:
         carry_out_order(directory, base, checkpoint, platform.boot_id(), platform)

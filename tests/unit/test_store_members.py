@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from node.consensus.api import ReplicaConfig
+from node.consensus.configurations import Configurations
 from node.protocol.entry import Magic
 from node.protocol.group_members import GroupMembers
 from node.store.file_store import FileStore
@@ -12,6 +14,7 @@ from node.store.files.hard_state import HARDSTATE
 from node.store.files.identity import read_base
 from node.store.files.platform import OS
 from node.store.repair.actions import set_term
+from tests.unit.core_kit import PEERS
 
 FILE_BYTES = 4096
 FIRST = GroupMembers({"n0": "", "n1": "", "n2": ""}, {"n3": "127.0.0.1:20914"}).body("a").decode()
@@ -73,4 +76,21 @@ def test_a_lost_hard_state_is_made_anew_with_what_the_log_says(tmp_path: Path) -
     set_term(tmp_path / "s", 1, OS)
     store = opened(tmp_path / "s")
     assert store.hard_state.configurations == records
+    store.close()
+
+
+def test_a_cut_of_what_the_log_says_brings_back_the_members_at_the_base(tmp_path: Path) -> None:
+    """Where a lost hard state was made anew of the log, and the entry that says who belonged to it before is gone."""
+    store, records = filled(tmp_path / "s")
+    store.remove_prefix(store.end_index)
+    assert records[0][0] < store.begin_index <= records[1][0]
+    store.close()
+    (tmp_path / "s" / HARDSTATE).unlink()
+    set_term(tmp_path / "s", 1, OS)
+    store = opened(tmp_path / "s")
+    configurations = Configurations(ReplicaConfig("g", "n0", PEERS), store)
+    assert configurations.in_effect.voters.keys() == {"n0", "n1", "n3"}
+    assert configurations.cut(records[1][0]) and configurations.in_effect.learners.keys() == {"n3"}
+    configurations.committed(records[1][0] - 1)
+    assert configurations.records == records[:1]
     store.close()

@@ -242,8 +242,8 @@ def with_members(hard: HardState, base: Base | None) -> HardState:
     if base.is_installed:  # what an earlier log said of entries up to there is void
         behind = tuple(record for record in hard.configurations if record[0] > base.meta.index)
         return replace(hard, configurations=(*(() if base.members is None else (base.members,)), *behind))
-    if not hard.configurations and base.members is not None:
-        return replace(hard, configurations=(base.members,))
+    if base.members is not None and all(index > base.meta.index for index, _ in hard.configurations):
+        return replace(hard, configurations=(base.members, *hard.configurations))  # all behind it may be cut yet
     return hard
 
 

@@ -115,7 +115,7 @@ class Truncation:
         front = (
             files.old_log.front(old, files_max)
             if old
-            else front_files(files.data, begin_pos, begin_index, end.end_pos, platform, files_max)
+            else front_files(files.data, files.index, begin_pos, begin_index, end.end_pos, platform, files_max)
         )
         return Survey(
             front, end.end_pos - (old[0].start if old else begin_pos), now.timestamp(), now.astimezone().hour,
@@ -129,8 +129,9 @@ class Truncation:
         # An applier reads what it lacks from here; and a base must not name what is not durable yet.
         settled = min(self._durability.applied_index, self._durability.durable.index)
         begin_pos, begin_index = whole_files_below(
-            files.data, files.begin_pos, files.begin_index, files.end.end_pos, min(through_index, settled), settled
-        )
+            files.data, files.index, files.begin_pos, files.begin_index, files.end.end_pos,
+            min(through_index, settled), settled,
+        )  # fmt: skip
         if begin_index == files.begin_index:
             return
         try:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -428,6 +429,31 @@ def test_removing_a_prefix_keeps_whole_files_and_the_base(tmp_path: Path) -> Non
     empty.append_as_leader([b"new"], 100)
     assert [entry.body for entry in entries_of(empty)] == [b"new"]
     empty.close()
+
+
+@pytest.mark.parametrize("off_by", [-3, -1, 1, 4])
+def test_a_log_never_begins_where_a_rotten_head_says(tmp_path: Path, off_by: int) -> None:
+    """Behind a base at another entry's place no peer's entries could ever be mended in."""
+    store = open_store(tmp_path)
+    fill(store, 1, 90)
+    store.note_progress(89, 89)
+    sync(store)
+    segment = store.files.data.find(store.files.data.starts[2])
+    assert segment is not None
+    (true_index,) = struct.unpack(">q", segment.read(segment.start + 8, 8))
+    assert [file.last_index for file in store.survey(9).files][1] == true_index - 1
+    sound = store.read_slab(true_index, 1)
+    segment.write(segment.start + 8, struct.pack(">q", true_index + off_by))
+    assert all(file.last_index < true_index - 1 for file in store.survey(9).files)
+    store.remove_prefix(true_index + 5)
+    assert store.files.begin_pos == DATA_BYTES and store.begin_index < true_index - 5
+    store.close()
+    store = open_store(tmp_path)
+    assert [(one.first_index, one.last_index) for one in store.faults] == [(true_index, true_index)]
+    assert store.mend(sound).healed and not store.faults
+    store.remove_prefix(true_index + 5)
+    assert store.begin_index == true_index
+    store.close()
 
 
 def test_a_record_of_members_that_never_came_holds_the_prefix_until_it_is_gone(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from node.store.files.retention import front_files, whole_files_below
 from node.store.log_files import LogFiles
 from node.store.log_store import HardState, TruncationRecord
 from node.store.recovery.damage import read_unit
+from node.store.recovery.resync import read_head
 from node.store.retention import Survey
 from node.store.sync_ticket import Mark
 
@@ -142,6 +143,9 @@ class Truncation:
             return  # it is damaged: the prefix goes once it is mended, and until then nothing is made up
         if base is None:
             raise StoreCorrupt(f"entry {begin_index - 1} cannot become the base: it is not found")
+        first = read_head(files.data, begin_pos)
+        if first is None or (base.chain is not None and first.chain_crc and not first.continues(base.chain)):
+            return  # one of the two is damaged: behind a chain that is not the log's nothing could ever be mended
         kept = Base(base, begin_pos, hard.group_id, self._members_before(begin_index, hard))
         written = partial(write_base, files.directory, kept, files.platform)
         with_reserve(files.directory, written, files.platform)

@@ -456,6 +456,30 @@ def test_a_log_never_begins_where_a_rotten_head_says(tmp_path: Path, off_by: int
     store.close()
 
 
+def test_a_log_never_begins_behind_a_rotten_chain(tmp_path: Path) -> None:
+    """The head of the last entry that goes says it; the first one that stays has to continue it."""
+    store = open_store(tmp_path)
+    fill(store, 1, 90)
+    sync(store)
+    store.close()
+    store = open_store(tmp_path)  # memory holds the newest entries alone
+    store.files.ring.forget_through(89)
+    store.note_progress(89, 89)
+    last_index = store.survey(9).files[1].last_index
+    sound = store.read_slab(last_index, 1)
+    flip(tmp_path / "data" / f"{DATA_BYTES:020d}", sound.pos + 36 - DATA_BYTES)
+    store.remove_prefix(last_index)
+    assert store.begin_index == 0
+    store.note_faults(store.scrub(last_index, DATA_BYTES).faults)
+    assert store.mend(sound).healed
+    store.remove_prefix(last_index)
+    assert (store.begin_index, store.base.chain) == (last_index + 1, sound.last_chain)
+    store.close()
+    store = open_store(tmp_path)
+    assert not store.faults
+    store.close()
+
+
 def test_a_record_of_members_that_never_came_holds_the_prefix_until_it_is_gone(tmp_path: Path) -> None:
     """Below the base nothing would contradict it: the next start would go by it, and so would whom the base is given
     to (M1)."""

@@ -18,6 +18,7 @@ from node.store.files.checkpoint import CHECKPOINT
 from node.store.files.platform import OS
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
+from node.store.slab_pieces import cut_slab
 from node.store.term_table import TermTable
 from tests.unit.store_fixtures import entries_of, fill, kill, open_store, record, sync
 from tests.unit.store_layout import DATA_BYTES, INDEX_BYTES, blank_out, build, flip
@@ -44,6 +45,26 @@ def fill_voter(directory: Path) -> FileStore:
     fill(store, 3, 30)
     store.note_progress(LAST, LAST)
     return store
+
+
+def test_a_read_behind_a_rotten_chain_names_the_wrong_entry_and_both_heal(tmp_path: Path) -> None:
+    """What no peer's entries continue is the entry before: without a scrub nobody ever looked at that one."""
+    fill_voter(tmp_path).close()
+    store = open_store(tmp_path)
+    store.files.ring.forget_through(LAST)
+    theirs = store.read_slab(40, 1000)
+    path, at, _ = place_of(tmp_path, 40)
+    flip(path, at + 36)
+    with pytest.raises(StoreCorrupt) as raised:
+        store.read_slab(41, 1000)
+    store.note_faults(raised.value.faults)
+    assert [(one.first_index, one.last_index) for one in store.faults] == [(41, 41)]
+    assert not store.mend_alone(41).healed
+    assert [(one.first_index, one.last_index) for one in store.faults] == [(40, 41)]
+    two = cut_slab(theirs, 40, 2)
+    assert store.mend(two).healed and not store.faults
+    assert store.read_slab(40, 1000).data == theirs.data
+    store.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from node.store.faults.mending import Mending, NoLinkError, RightLinkError, Stag
 from node.store.faults.results import Fault, Mended
 from node.store.log_files import LogFiles
 from node.store.log_store import EntryMeta
+from node.store.recovery.resync import read_head
 from node.store.recovery.walk import Cursor, Walk
 from node.store.sync_ticket import Mark
 
@@ -123,10 +124,24 @@ class Healer:
         if fault.first_index == self._files.begin_index:
             return self._files.begin_mark()
         try:
-            return self._files.stored_mark(fault.first_index - 1)
+            mark = self._files.stored_mark(fault.first_index - 1)
+            self._check_chain(mark.index)
         except StoreCorrupt as error:
             self._faults.note(error.faults)
             raise NoLinkError(f"the entry before the fault is damaged too: {error}") from error
+        return mark
+
+    def _check_chain(self, index: int) -> None:
+        """Nobody's entries continue a chain that rotted: a read that began behind it took the next entry for damaged.
+        Raises StoreCorrupt."""
+        files = self._files
+        if self._faults.at(index - 1) is not None:
+            return
+        head = read_head(files.data, find_record(files.data, files.index, index)[0].pos)
+        before = files.base.chain if index == files.begin_index else files.stored_meta(index - 1).chain
+        if head is not None and head.chain_crc and before is not None and not head.continues(before):
+            text = f"entry {index}: its chain does not continue"
+            raise StoreCorrupt(text, [Fault(index, index, "crc_invalid", text)])
 
     def _vouched_pos(self, stage: Stage, vouched: EntryMeta) -> int:
         """Where the last entry ends, which is the one that was vouched for. Raises NoLinkError."""

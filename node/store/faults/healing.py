@@ -132,7 +132,7 @@ class Healer:
         return mark
 
     def _check_chain(self, index: int) -> None:
-        """Nobody's entries continue a chain that rotted: a read that began behind it took the next entry for damaged.
+        """No member's entries continue a chain that rotted: a read that began behind it took the next one for damaged.
         Raises StoreCorrupt."""
         files = self._files
         if self._faults.at(index - 1) is not None:

@@ -8,6 +8,7 @@ is never answered as unknown, nor the other way round.
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from typing import Any, Final, TypeVar
 
 from node.broker.introspection import INTROSPECT
@@ -120,8 +121,12 @@ def refusal(code: int, remark: str, **extra: Any) -> Problem:
     return Problem(status, title, remark.partition("\n")[0].strip() or title, headers=headers, code=code, **extra)
 
 
-async def changed(parts: Parts, link: BrokerLink, code: Request, fields: dict[str, str], body: bytes = b"") -> Command:
-    """Has the broker change something. Raises Problem; on all but 504 nothing was changed."""
+async def changed(
+    parts: Parts, link: BrokerLink, code: Request, fields: dict[str, str], body: bytes = b"",
+    done: Container[int] = (Answer.SUCCESS,),
+) -> Command:  # fmt: skip
+    """Has the broker change something; `done`: the answers that say it did. Raises Problem; on all but 504 nothing was
+    changed."""
     try:
         answer = await link.command(code, fields, body)
     except Unavailable as error:
@@ -130,7 +135,7 @@ async def changed(parts: Parts, link: BrokerLink, code: Request, fields: dict[st
             problem.extra["outcome"] = NOT_STORED
             raise problem from None
         raise unknown(str(error)) from None
-    if answer.code == Answer.SUCCESS:
+    if answer.code in done:
         return answer
     remark = answer.remark or ""
     if answer.code == Answer.SYSTEM_ERROR and "not known" in remark:

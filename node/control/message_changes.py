@@ -26,6 +26,7 @@ from node.control.problems import Problem
 from node.control.trail import RECORDING
 from node.message_client.errors import ClientError, Unavailable
 from node.message_client.outgoing import OutgoingMessage, properties_of
+from node.message_client.producer import STORED
 from node.message_store.java_text import text_of
 from node.message_store.new_message import MESSAGE_BYTES_MAX
 from node.message_store.properties import UNIQ_KEY, parse_properties
@@ -100,7 +101,10 @@ def asked(**what: Any) -> None:
 # --- a message ------------------------------------------------------------------------------------------------------
 @router.post("/messages", responses=says(Produced))
 async def produce(parts: PartsDep, body: NewMessage) -> Json:
-    """Stores one message of a topic that exists; answered once it is committed and can be read."""
+    """Stores one message of a topic that exists; answered once it is committed and can be read.
+
+    A master in classic mode has it by then, and `status` says whether it is where its broker promises it to be.
+    """
     raw = raw_bytes(body.body, body.as_, "body", MESSAGE_BYTES_MAX)
     message = OutgoingMessage(
         body.topic, raw, tuple(body.keys), body.tag, tuple(body.properties.items()), None, body.delay_level
@@ -116,7 +120,7 @@ async def produce(parts: PartsDep, body: NewMessage) -> Json:
     )  # fmt: skip
     link = link_of(parts)
     await look_at_route(link, body.topic)
-    answer = await changed(parts, link, Request.SEND_MESSAGE_V2, write_header(header), raw)
+    answer = await changed(parts, link, Request.SEND_MESSAGE_V2, write_header(header), raw, done=STORED)
     try:
         said = read_header(SendAnswer, answer.fields)
     except HeaderError as error:
@@ -124,7 +128,7 @@ async def produce(parts: PartsDep, body: NewMessage) -> Json:
                       outcome="unknown", safe_to_retry=False) from None  # fmt: skip
     return {
         "topic": body.topic, "queue_id": said.queue_id, "queue_offset": said.queue_offset, "message_id": said.msg_id,
-        "unique_key": dict(parse_properties(properties)).get(UNIQ_KEY, ""),
+        "unique_key": dict(parse_properties(properties)).get(UNIQ_KEY, ""), "status": STORED[answer.code],
     }  # fmt: skip
 
 

@@ -370,10 +370,12 @@ class Messages(BaseModel):
 
 
 class Produced(BaseModel):
-    """Committed, and in its queue: `GET messages?id=` finds it."""
+    """Stored, and in its queue: `GET messages?id=` finds it. `status` as producers get it: SEND_OK where it is
+    committed; the others of a master in classic mode that has not yet what it promises, its disk or its slaves."""
 
     topic: str
     queue_id: int
     queue_offset: int
     message_id: str
     unique_key: str
+    status: Literal["SEND_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"] = "SEND_OK"

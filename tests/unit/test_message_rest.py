@@ -23,6 +23,7 @@ from node.rocketmq.codes import Answer
 from tests.openapi_kit import Document
 from tests.ports import free_ports
 from tests.unit.broker_kit import Client, broker_of, engine_of, settings_of
+from tests.unit.classic_kit import classic, classic_settings, pair_ports, pulled, story
 from tests.unit.engine_kit import until
 
 Json = dict[str, Any]
@@ -294,6 +295,26 @@ def test_nothing_is_sent_into_a_topic_that_is_only_to_be_read(tmp_path: Path) ->
         assert (await rest.call("POST", "/messages", json=produced(topic="closed")))["queue_offset"] == 0
 
     run(tmp_path, work)
+
+
+@story
+async def test_what_a_classic_master_has_alone_is_stored_and_said_to_be(tmp_path: Path) -> None:
+    """It was refused with `outcome: not_appended`, and lay in the log: whoever sent it again had it twice."""
+    settings = classic_settings(tmp_path, "m", "sync_master", pair_ports("m", "s"))
+    app = create_app(settings)
+    url = f"http://{settings.control.address}/api/v1"
+    async with (
+        classic(settings) as master,
+        master.client() as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url, timeout=60) as http,
+    ):
+        await client.send(b"first")
+        answer = await http.post("/messages", json={"topic": "TopicTest", "body": "alone", "queue_id": 0})
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["status"], answer.json()["queue_offset"]) == ("SLAVE_NOT_AVAILABLE", 1)
+        Document(app.openapi()).check("POST", "/api/v1/messages", 200, answer.headers, answer.content)
+        assert await pulled(client, 2) == [b"first", b"alone"]
+        await app.state.parts.broker.close()
 
 
 def test_a_reset_that_cannot_be_moves_nothing(tmp_path: Path) -> None:

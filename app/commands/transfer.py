@@ -59,6 +59,7 @@ def transfer(
     if to is not None and accept_data_loss is None and reported.get("code") == ResponseCode.UNKNOWN_MEMBER:
         raise Failure(Exit.USAGE, f"{to} is no member of {target.group}: `quorumscope members list` says who is")
     moved = reported.get("code") == ResponseCode.SUCCESS
+    may_move = reported.get("code") == ResponseCode.TIMEOUT  # the leader stepped down, and heard of nobody in time
     leads_now = to is not None and reported.get("leaderId") == to
     said_term = reported.get("term")
     term_known = said_term if said_term is not None and said_term >= 0 else None  # -1: it refused before it looked
@@ -77,7 +78,10 @@ def transfer(
     else:
         term = "" if result["term"] is None else f" in term {result['term']}"
         leads = f"{result['leader_id'] or 'nobody known'} leads{term}"
-        show(f"moved: {leads}" if moved else f"not moved: {leads}; {result['detail'] or 'no reason given'}")
+        word = "not known whether it moved" if may_move else "not moved"
+        show(f"moved: {leads}" if moved else f"{word}: {leads}; {result['detail'] or 'no reason given'}")
+    if may_move and not leads_now:
+        return Exit.UNKNOWN_OUTCOME
     return Exit.FINE if moved or leads_now else Exit.FINDING
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 from fastapi import APIRouter, Header, Path, Response
 
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, not_leader, state_to_act_on
-from node.control.operations import RUNNING, located
+from node.control.operations import RUNNING, located, unknown
 from node.control.problems import Problem
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
@@ -63,6 +63,8 @@ async def carry_out(parts: Parts, body: Transfer) -> Json:
         outcome = {"leader_id": answer.get("leaderId"), "term": answer.get("term"), "detail": answer.get("detail")}
         return {"state": "done", "progress": None, "outcome": outcome}
     detail = answer.get("detail") or name_of(code)
+    if code == ResponseCode.TIMEOUT:  # its order left, and it leads no more: whom it ordered may lead by now
+        return unknown(f"{detail}: look who leads")
     return {"state": "failed", "problem": {"title": "The transfer failed", "detail": detail, "code": code}}
 
 

@@ -57,3 +57,24 @@ def test_the_loss_of_data_is_accepted_for_named_members_only(
     """A plain DLedger group never changes its members, and nobody knows what its leader does with another name."""
     assert run(["transfer", "n9", "--accept-data-loss", "n9", "--if-term", "7", *PEERS]) == Exit.USAGE
     assert not leader.asked and "known: n0, n1, n2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "ends", "said"),
+    [
+        (ResponseCode.TIMEOUT, Exit.UNKNOWN_OUTCOME, "not known whether it moved: nobody known leads"),
+        (ResponseCode.TAKE_LEADERSHIP_FAILED, Exit.FINDING, "not moved: nobody known leads"),
+    ],
+)
+def test_where_nobody_is_heard_of_in_time_it_may_have_moved(
+    leader: Leader, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: ResponseCode, ends: Exit,
+    said: str,
+) -> None:  # fmt: skip
+    """The leader gave its order and stepped down: that was "not moved"."""
+
+    async def transfer(to: str | None, **_more: Any) -> dict[str, Any]:
+        return {"code": int(code), "leaderId": None, "term": 3, "transfereeId": to, "detail": "nobody leads yet"}
+
+    monkeypatch.setattr(leader, "transfer", transfer)
+    assert run(["transfer", "n1", *PEERS]) == ends
+    assert said in capsys.readouterr().out

@@ -14,6 +14,7 @@ from node.control.engine_link import EngineAway, EngineDeclined, EngineRefused, 
 from node.control.operations import RUNNING, Operations
 from node.control.problems import Problem
 from node.control.trail import REFUSED_MAX, REFUSED_WITHIN_S, Refusals
+from node.protocol.codes import ResponseCode
 from node.views.state import ApplierView, FaultView, LogView, RepairView, StateView
 from node.views.transfer import Transfer
 from tests.unit.engine_kit import until
@@ -201,6 +202,22 @@ def test_the_leader_itself_is_told_in_which_term_it_is_to_be(term: int | None) -
     link = Link({"code": 200, "leaderId": "n1", "term": 8})
     ended = asyncio.run(leadership.carry_out(parts_of(link), Transfer(to="n1", if_term=term)))
     assert ended["state"] == "done" and link.asked[0].get("ifTerm") == term
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        (ResponseCode.SUCCESS, "done"),
+        (ResponseCode.TIMEOUT, "unknown"),  # the order has left, and nobody is heard of that leads
+        (ResponseCode.TAKE_LEADERSHIP_FAILED, "failed"),
+        (ResponseCode.INCONSISTENT_TERM, "failed"),
+    ],
+)
+def test_a_transfer_has_failed_only_where_leadership_has_not_moved(code: ResponseCode, ends: str) -> None:
+    """A leader that had stepped down for the one it ordered to lead, and heard of nobody in time, had "failed"."""
+    link = Link({"code": int(code), "leaderId": None, "term": 9, "detail": "nobody is known to lead after term 9"})
+    ended = asyncio.run(leadership.carry_out(parts_of(link), Transfer(to="n1")))
+    assert ended["state"] == ends
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ API: Final = "/api/"  # pages' forms may come with whatever the page's own addre
 GROUP: Final = "group"  # which every call of a group takes; the guard looks at it
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 NOT_THERE: Final = "this call does not take it in the address; what it takes is in /api/v1/openapi.json"
+NO_NUMBER: Final = "Input should be a whole number: digits, and nothing else"
 NO_BODY: Final = "a DELETE takes no body: what this call takes goes into the address"
 SAYS_NOTHING: Final = (b"", b"{}")  # some clients send an empty object with each change
 WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+", re.ASCII)
@@ -80,7 +81,7 @@ async def check_parameters(request: Request) -> None:
     for place, name in declared.numbers:
         value = asked.get(name) if place == "query" else request.path_params.get(name)
         if isinstance(value, str) and WHOLE_NUMBER.fullmatch(value) is None:
-            errors.append(_error(place, name, "Input should be a whole number: digits, and nothing else"))
+            errors.append(_error(place, name, NO_NUMBER))
     if request.method not in SAFE_METHODS and request.scope["path"].startswith(API):
         errors += [_error("query", name, NOT_THERE) for name in asked if name not in declared.query]
         body = await request.body()

@@ -30,7 +30,7 @@ from node.protocol.codes import RequestCode, ResponseCode
 from node.protocol.entry import BODY_BYTES_MAX, BytesLike, EntryError, unpack_record
 from node.store.errors import StoreCorrupt
 from node.store.reader import StoreReader
-from node.strict_query import GROUP, NOT_THERE
+from node.strict_query import GROUP, NO_NUMBER, NOT_THERE, WHOLE_NUMBER
 from node.transport.remoting import FrameError
 from node.transport.slab_frames import (
     AppendAnswer,
@@ -285,13 +285,16 @@ def expected_index_of(request: Request) -> int | None:
     if len(set(asked)) > 1:
         text = f"query.expected_index: {' and '.join(asked[:2])}; name it once."
         raise Problem(422, "Invalid request", text, outcome="not_appended")
+    if not asked:
+        return None
+    reason = NO_NUMBER
     try:
-        return EXPECTED_INDEX.validate_python(asked[0]) if asked else None
+        if WHOLE_NUMBER.fullmatch(asked[0]) is not None:
+            return EXPECTED_INDEX.validate_python(asked[0])
     except ValidationError as error:
         reason = "; ".join(one["msg"] for one in error.errors())
-        fields = [{"field": "query.expected_index", "reason": reason}]
-        text = f"query.expected_index: {reason}"
-        raise Problem(422, "Invalid request", text, fields=fields, outcome="not_appended") from None
+    fields = [{"field": "query.expected_index", "reason": reason}]
+    raise Problem(422, "Invalid request", f"query.expected_index: {reason}", fields=fields, outcome="not_appended")
 
 
 def raw_bytes(text: str, as_: str, field: str, bytes_max: int) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.console_kit import run, running
 from tests.unit.test_control_refusals import with_plane
 
+APPENDED = {"entries": ["x"]}
 NO_NUMBERS = ("1.0", "1_0", "%201", "1%20", "%2B1", "+1", "1e1", "0x1", "%D9%A1", "")
 
 
@@ -25,6 +26,9 @@ def test_a_control_plane_takes_whole_numbers_alone(tmp_path: Path, text: str) ->
     refused(with_plane(tmp_path, lambda client: client.get(f"/entries?from={text}")), "from")
     refused(with_plane(tmp_path, lambda client: client.get(f"/entries?limit={text}")), "limit")
     refused(with_plane(tmp_path, lambda client: client.get(f"/digests?from=0&to=1&block={text}")), "block")
+    appends = with_plane(tmp_path, lambda client: client.post(f"/entries?expected_index={text}", json=APPENDED))
+    refused(appends, "query.expected_index")
+    assert appends.json()["outcome"] == "not_appended"
     if text:
         refused(with_plane(tmp_path, lambda client: client.get(f"/entries/{text}")), "index")
 

@@ -58,6 +58,7 @@ class Snapshots:
     def __init__(self, settings: Settings, link: EngineLink, files: LogFiles) -> None:
         self.settings, self.link, self.files = settings, link, files
         self.last: dict[str, tuple[float, AnswerView]] = {}
+        self.missed: dict[str, tuple[float, AnswerView]] = {}  # what stood in for an answer
         self.locks: dict[str, asyncio.Lock] = {}
         self.unheard_since: str | None = None
         self.events_after: dict[str | None, tuple[float, asyncio.Future[EventsView]]] = {}
@@ -68,20 +69,25 @@ class Snapshots:
         """State, watermarks, dispatchers or closures, at most CACHE_S old while the engine answers."""
         if self.without_log is not None:
             return cast(V, await self.without_log(view))
-        what = NAMES[view]
+        what, came_s = NAMES[view], now_s()
         async with self.locks.setdefault(what, asyncio.Lock()):
-            known = self.last.get(what)
+            known, missed = self.last.get(what), self.missed.get(what)
             if known is not None and now_s() - known[0] < CACHE_S:
                 return cast(V, known[1])
+            if missed is not None and missed[0] > came_s:  # it was found out while this caller waited
+                return cast(V, missed[1])
             try:
                 answer = await self.ask(view)
             except EngineAway as error:
-                return await self.without_engine(view, "down", await self.down_reason(error))
+                instead = await self.without_engine(view, "down", await self.down_reason(error))
             except (EngineSilent, EngineRefused) as error:
-                return await self.without_engine(view, "stale", str(error))
-            self.unheard_since = None
-            self.last[what] = (now_s(), answer)
-            return answer
+                instead = await self.without_engine(view, "stale", str(error))
+            else:
+                self.unheard_since = None
+                self.last[what] = (now_s(), answer)
+                return answer
+            self.missed[what] = (now_s(), instead)
+            return instead
 
     def outdate(self) -> None:
         """After a write through this control plane: whoever asks next sees it."""

@@ -148,6 +148,30 @@ def test_who_is_gone_has_no_role_and_who_is_silent_has_its_last(tmp_path: Path, 
     asyncio.run(both())
 
 
+def test_however_many_ask_for_a_silent_engine_it_is_asked_once_for_all_who_wait(tmp_path: Path) -> None:
+    """Each waited for those before it to find out the same: eleven who asked at once waited for 4.4 s, and a console,
+    which waits for 2 s, called the control plane silent."""
+
+    async def both() -> None:
+        settings = settings_of(tmp_path, free_ports(1)[0])
+        snapshots, asked, silent = Snapshots(settings, EngineLink(settings), LogFiles(settings)), 0, asyncio.Event()
+
+        async def ask(*_: object) -> StateView:
+            nonlocal asked
+            asked += 1
+            await silent.wait()
+            raise EngineSilent("no answer")
+
+        snapshots.ask = ask  # type: ignore[method-assign, assignment]
+        first = [asyncio.create_task(snapshots.get(StateView)) for _ in range(11)]
+        await until(lambda: asked == 1)
+        silent.set()
+        assert {one.engine for one in await asyncio.gather(*first)} == {"stale"} and asked == 1
+        assert (await snapshots.get(StateView)).engine == "stale" and asked == 2  # who comes later asks anew
+
+    asyncio.run(both())
+
+
 @pytest.mark.parametrize(
     ("written", "has", "node_id", "group", "said"),
     [

@@ -30,6 +30,7 @@ from node.transport.tls import client_context
 CONNECT_TIMEOUT_S = 0.5
 KNOW_TIMEOUT_S = 0.4
 LOOK_AGAIN_S = 0.1
+UNTAKEN_BYTES_MAX = 32 << 20  # of requests that the engine has not taken: two of the longest
 RECORDED = frozenset({RequestCode.LEADERSHIP_TRANSFER, RequestCode.OPERATOR_ACTION})  # by the engine, too
 
 
@@ -181,7 +182,10 @@ class EngineLink:
 
     async def request(self, code: RequestCode, pieces: list[bytes], timeout_s: float) -> BytesLike:
         """The answer's body. Raises EngineAway, EngineSilent, EngineRefused, FrameError."""
-        return await self.exchange(await self.connected(), code, pieces, timeout_s)
+        connection = await self.connected()
+        if connection.backlog_bytes > UNTAKEN_BYTES_MAX:
+            raise EngineSilent("it takes nothing of what it was sent before", sent=False)
+        return await self.exchange(connection, code, pieces, timeout_s)
 
     async def exchange(
         self, connection: Connection, code: RequestCode, pieces: list[bytes], timeout_s: float

@@ -254,6 +254,33 @@ def test_what_says_nothing_was_not_sent_the_request(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+def test_what_an_engine_does_not_take_is_bounded_and_was_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped engine reads nothing, and each append that was tried again meanwhile stayed in memory, up to 16 MiB."""
+    monkeypatch.setattr("node.control.engine_link.UNTAKEN_BYTES_MAX", 1 << 20)
+
+    async def both() -> None:
+        listening = await ScriptedMember("n0").listen()
+        link = EngineLink(settings_of(tmp_path, int(listening.address.rpartition(":")[2])))
+        body = encode_append(AppendRequest([bytes(1 << 20)], -1))
+        try:
+            assert await append(link) == 200
+            listening.connections[0].stop_reading("it is stopped")
+            sent = []
+            for _ in range(32):
+                with pytest.raises(EngineSilent) as silent:
+                    await link.request(RequestCode.FAST_APPEND, body, 0.001)
+                sent.append(silent.value.sent)
+            assert sent[0] and not sent[-1]
+            assert link.connection is not None and link.connection.backlog_bytes < 3 << 20
+        finally:
+            link.close()
+            await listening.close()
+
+    asyncio.run(both())
+
+
 def test_an_engine_that_goes_while_its_group_is_looked_up_was_asked_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

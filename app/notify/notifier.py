@@ -136,8 +136,7 @@ class Notifier:
         self.started_at, self.trimmed_at = step.moved(self.started_at), None
         self.rests = 1 + math.ceil(2 * self.console.settings.sample_interval_ms / 1000 / TICK_S)
         self.memory = {key: alert.moved(step) for key, alert in self.memory.items()}
-        for health in self.outbox.health.values():
-            health.next_at = step.moved(health.next_at)
+        self.outbox.move(step)
 
     def tell_beginnings(self, now: datetime) -> None:
         """A problem that stood when the console was ended, and is seen again, began when it began."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from app.db.alerts import PENDING
 from app.db.models import AlertMessage
+from app.health.clock_steps import ClockStep
 from app.notify.webhook import NotDelivered
 from node.background import Background, reason_of
 
@@ -117,6 +118,16 @@ class Outbox:
     def drop(self, route_id: int, why: str) -> None:
         for one in self.waiting(route_id):
             one.end(GIVEN_UP, why, self.now())
+
+    def move(self, step: ClockStep) -> None:
+        """The wall clock was set: nothing has waited, or fails, for as long as that."""
+        for one in self.messages.values():
+            if one.state == PENDING:
+                one.created_at, one.dirty = step.moved_past(one.created_at), True
+        for health in self.health.values():
+            health.next_at = step.moved(health.next_at)
+            if health.failing_since is not None:
+                health.failing_since, health.dirty = step.moved_past(health.failing_since), True
 
     def forget(self, stored: list[Message]) -> None:
         """What has ended and is stored is history."""

@@ -121,7 +121,7 @@ class Poller:
     async def ask_configuration(self) -> None:
         """Older releases know no such view: who does not tell it is not called wrong for that."""
         try:
-            self.sample.configuration = await self.ask(MembersView)
+            self.sample.configuration = await self.said_now(MembersView)
         except Exception as error:
             log.debug("%s tells no configuration: %s", self.sample.node_id, reason_of(error))
             self.sample.configuration = None
@@ -130,7 +130,7 @@ class Poller:
         """None where the node did not answer; the sample says why."""
         name = NAMES[view]
         try:
-            answer = await self.ask(view)
+            answer = await self.said_now(view)
         except ConsoleError as error:
             self.sample.unanswered[name] = error.detail
         except Exception as error:
@@ -151,6 +151,14 @@ class Poller:
         if answer.items:
             self.on_events(sample.node_id, TheirClock(sample.last_clock).each(answer.items, "at"))
         sample.events_cursor = answer.next or sample.events_cursor
+
+    async def said_now(self, view: type[V]) -> V:
+        """What its engine says now: in place of an answer a control plane gives what it said last, be it hours ago.
+        Raises ConsoleError."""
+        answer = await self.ask(view)
+        if answer.engine not in (None, "ok"):
+            raise NodeUnreachable(f"its engine is {answer.engine}: {answer.engine_reason}", code=answer.engine)
+        return answer
 
     async def ask(self, view: type[V], **params: Any) -> V:
         """A resource of this node. Raises ConsoleError."""

@@ -47,6 +47,25 @@ def test_a_control_plane_that_is_gone_is_known_to_be_at_the_first_question() -> 
     assert polled(late).reach == "ok", "one that is late may be busy"
 
 
+@pytest.mark.parametrize(("engine", "known"), [("ok", True), (None, True), ("stale", False), ("down", False)])
+def test_what_a_leaders_engine_said_of_its_peers_before_says_nothing_of_now(engine: str | None, known: bool) -> None:
+    """Its control plane gives what it said last, be it hours ago: a member that was cut off meanwhile had its fresh
+    acknowledgement there, and stood with the quorum."""
+
+    def busy(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/state"):
+            return httpx2.Response(200, json={"engine": "ok", "self_id": "n0", "role": "LEADER", "term": 4})
+        peers = [{"id": "n1", "match_index": 9, "last_ack_ms": 20}]
+        said = {"engine": engine, "engine_reason": "no answer within 0.4 s", "term": 4, "peers": peers, "items": []}
+        return httpx2.Response(200, json=said)
+
+    sample = polled(busy)
+    views = (sample.watermarks, sample.dispatchers, sample.closures, sample.configuration)
+    assert sample.leads and {one is not None for one in views} == {known}
+    said = set() if known else {f"its engine is {engine}: no answer within 0.4 s"}
+    assert {sample.unanswered.get(name) for name in ("watermarks", "dispatchers", "closures")} == (said or {None})
+
+
 @pytest.mark.parametrize(("gone_on", "leads"), [(("n1", "n2"), False), (("n2",), True)])
 def test_a_leader_whose_voters_have_gone_on_is_not_named(gone_on: tuple[str, ...], leads: bool) -> None:
     """Right after a transfer, and while an election ran, the old leader was named, and its quorum said to stand."""

@@ -120,8 +120,13 @@ class Subscription:
 
     async def next(self) -> CommittedPosition:
         """The next push, which is taken with this. Raises as `MemberLink.request`, Denied, and BodyError."""
-        async with asyncio.timeout(self._silent_s):
-            pushed = decode_position(body_of(self._link, await self._mail.get()))
+        try:
+            async with asyncio.timeout(self._silent_s):
+                came = await self._mail.get()
+        except TimeoutError:
+            self._link.doubt()
+            raise
+        pushed = decode_position(body_of(self._link, came))
         if pushed.code in DENIED:
             raise read_denied(self._link.member_id, pushed.code)
         if pushed.code is not ResponseCode.SUCCESS:

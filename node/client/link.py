@@ -35,6 +35,7 @@ HUNG_UP: Final = "the connection closed"
 LOOK_EVERY_S: Final = 0.1
 SILENT_AFTER_LOOKS: Final = 3
 SAID_EVERY_LOOKS_MAX: Final = 20
+DOUBTED_S: Final = 2.0  # as long as a member has to say whose it is
 
 
 class Lost(ConnectionError):
@@ -134,6 +135,7 @@ class MemberLink:
         self._look_timer: asyncio.TimerHandle | None = None
         self._heard, self._heard_then, self._silent_looks = 0, 0, 0
         self._say_after_looks = SILENT_AFTER_LOOKS
+        self._doubt_timer: asyncio.TimerHandle | None = None
         self.hung_up = False  # its newest connection was closed by the other side
         self.foreign = False  # when it was dialled last, another group's member answered
         self.misnamed = ""  # or another member, and this says so
@@ -252,10 +254,30 @@ class MemberLink:
         self._streams.pop(opaque, None)
 
     def fail_one(self, opaque: int, error: Exception) -> None:
-        """Gives one request up; its answer, should it still come, is for nobody."""
+        """Gives one request up, at its deadline; its answer, should it still come, is for nobody."""
         waiting = self._pending.pop(opaque, None)
         if waiting is not None:
             waiting(error)
+            self.doubt()
+
+    def doubt(self) -> None:
+        """Something that was to come has not come in time. Is anybody there? Whose way was forgotten by a firewall, or
+        whose machine is gone, leaves the connection open for a quarter of an hour."""
+        connection = self._connection
+        if connection is None or connection.closed or self._doubt_timer is not None:
+            return
+        opaque = self.call(RequestCode.METADATA, [self._asking({})], lambda _: None)
+        doubted = connection, self._heard, connection.backlog_bytes, opaque
+        self._doubt_timer = asyncio.get_running_loop().call_later(DOUBTED_S, self._judge, *doubted)
+
+    def _judge(self, connection: Connection, heard: int, untaken_bytes: int, opaque: int) -> None:
+        """Gives up a connection over which nothing came since, and nothing left: the next request dials anew."""
+        self._doubt_timer = None
+        self._pending.pop(opaque, None)
+        if connection is not self._connection or connection.closed:
+            return
+        if self._heard == heard and connection.backlog_bytes >= untaken_bytes:
+            self.give_up("nothing comes from it any more")
 
     async def request(
         self, code: RequestCode, pieces: Sequence[bytes], timeout_s: float, *, redial: bool = True
@@ -274,6 +296,7 @@ class MemberLink:
         except TimeoutError as error:
             if not opaque:
                 raise Lost(f"{self.member_id} at {self.address}: no connection in time", sent=False) from error
+            self.doubt()
             raise
         except FrameError as error:
             raise NotAppended(str(error), code=ResponseCode.UNEXPECTED_ARGUMENT) from error
@@ -351,9 +374,10 @@ class MemberLink:
     def close(self) -> None:
         """For good: what waits here ends as lost, and nothing is dialled any more."""
         self._closed = True
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-            self._look_timer = None
+        for timer in (self._look_timer, self._doubt_timer):
+            if timer is not None:
+                timer.cancel()
+        self._look_timer = self._doubt_timer = None
         self.on_silence = None
         if self._connection is not None:
             self._connection.abort()

@@ -18,6 +18,7 @@ from node.transport.connection import Connection
 from node.transport.remoting import Frame
 from node.transport.slab_frames import AppendAnswer, AppendedByte, encode_append_answer
 from tests.ports import free_ports
+from tests.unit.engine_kit import until
 
 
 @dataclass
@@ -323,3 +324,45 @@ def test_a_member_under_which_nothing_happens_is_not_doubted_all_the_time(monkey
         await member.close()
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+class Forgotten(ScriptedMember):
+    """Hears nothing of its first connection any more, and of later ones all: a firewall has forgotten that one. Or it
+    is only slow: `slow` appends nothing, and answers everything else."""
+
+    deaf = slow = False
+
+    def answer(self, connection: Connection, frame: Frame) -> None:
+        if self.deaf and connection is self.connections[0]:
+            return
+        if not (self.slow and frame.code == RequestCode.FAST_APPEND):
+            super().answer(connection, frame)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_connection_that_leads_nowhere_is_dialled_anew_and_a_slow_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """Nothing closed it for a quarter of an hour: each call in that time went over it, and was unknown at its
+    deadline."""
+    monkeypatch.setattr(link_module, "DOUBTED_S", 0.05)
+
+    async def story() -> None:
+        member = await Forgotten("n0").listen()
+        client = LedgerClient({"n0": member.address}, group="g", deadline_s=0.2)
+        link = client.link_of("n0")
+        try:
+            await client.append(b"before")
+            member.slow, member.deaf = slow, not slow
+            with pytest.raises(OutcomeUnknown):
+                await client.append(b"on its way to nowhere")
+            await until(lambda: link._doubt_timer is None)
+            assert link.open is slow
+            member.slow = False
+            await client.append(b"after")
+            assert len(member.connections) == (1 if slow else 2) and member.appended == 2
+        finally:
+            await client.close()
+            await member.close()
+
+    asyncio.run(story())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json as json_text
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ from node.measured_tls import client_context
 from node.tls_files import tls_trouble
 
 IN_FLIGHT_MAX: Final = 64
+HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # perhaps: as JSON writes it
 DEPTH_MAX: Final = 128  # of an answer: the body of an entry, as JSON in it, has 64 levels at most
 ANSWER_BYTES_MAX: Final = 16 << 20
 VIEW_BYTES_MAX: Final = 512 << 10
@@ -201,16 +203,17 @@ class Nodes:
         """The answer's object; NodeRefused for an error status. Raises NodeUnreachable."""
         answer = await self.request(method, control_url, path, **more)
         check_status(answer, control_url, path)
-        body = json_of(answer)
-        if not isinstance(body, dict):
-            raise NodeUnreachable(f"{control_url} answered {path} with something else than JSON", code="not_json")
-        return body
+        return object_in(answer, control_url, path)
 
     async def get(self, control_url: str, path: str, **params: Any) -> dict[str, Any]:
         """What may be handed on as it is. Raises NodeUnreachable."""
-        body = await self.json("GET", control_url, path, params=params)
+        answer = await self.request("GET", control_url, path, params=params)
+        check_status(answer, control_url, path)
+        body = object_in(answer, control_url, path)
         if is_nested_beyond(body, DEPTH_MAX):
             raise NodeUnreachable(f"{control_url} answered {path} nested deeper than {DEPTH_MAX}", code="not_json")
+        if not can_be_written(answer, body):
+            raise NodeUnreachable(f"{control_url} answered {path} with half a character", code="not_json")
         return body
 
     async def content(self, control_url: str, path: str, **more: Any) -> Answer:
@@ -230,6 +233,24 @@ def json_of(answer: Answer) -> Any:
         return None
 
 
+def object_in(answer: Answer, control_url: str, path: str) -> dict[str, Any]:
+    """Raises NodeUnreachable."""
+    body = json_of(answer)
+    if not isinstance(body, dict):
+        raise NodeUnreachable(f"{control_url} answered {path} with something else than JSON", code="not_json")
+    return body
+
+
+def can_be_written(answer: Answer, body: Any) -> bool:
+    """JSON can name half of a character, which has no bytes; only where it does the whole is looked at."""
+    if HALF.search(answer.content) is None:
+        return True
+    try:
+        return bool(json_text.dumps(body, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def is_nested_beyond(value: Any, depth_max: int) -> bool:
     """What is nested by the hundreds is read, and cannot be written again."""
     level = [value]
@@ -247,8 +268,8 @@ def check_status(answer: Answer, control_url: str, path: str) -> None:
     if answer.status_code >= 400:
         body, wait = json_of(answer), answer.headers.get("retry-after", "")
         wait_s = min(int(wait), WAIT_S_MAX) if wait.isascii() and wait.isdigit() and len(wait) < 10 else None
-        said = body if isinstance(body, dict) and not is_nested_beyond(body, DEPTH_MAX) else {}
-        raise NodeRefused(answer.status_code, said, control_url, wait_s)
+        fits = isinstance(body, dict) and not is_nested_beyond(body, DEPTH_MAX) and can_be_written(answer, body)
+        raise NodeRefused(answer.status_code, body if fits else {}, control_url, wait_s)
 
 
 async def read_bounded(answer: httpx2.Response, control_url: str, path: str) -> bytes:

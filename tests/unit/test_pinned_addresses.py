@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from app.console import nodes as nodes_module
 from app.console.addresses import normal_control_url, origin_of
-from app.console.errors import Invalid, NodeUnreachable
+from app.console.errors import ConsoleError, Invalid, NodeUnreachable
 from app.console.nodes import NodeRefused, Nodes
 from app.console.settings import ConsoleSettings, Seed
 from app.security.sealed import Seal, SealError
@@ -210,6 +211,29 @@ async def ask(transport: httpx2.AsyncBaseTransport) -> str:
     finally:
         await client.close()
     return str(caught.value.code)
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, "not_json"), (409, None)])
+def test_half_a_character_is_not_handed_on(status: int, code: str | None) -> None:
+    """It has no bytes: whoever asked got 500, "the console failed at this", and so did who asked for all members'."""
+
+    async def ask(said: bytes) -> Any:
+        answers = httpx2.MockTransport(lambda _: httpx2.Response(status, content=said))
+        nodes = Nodes(ConsoleSettings(), answers)
+        try:
+            return await nodes.get("http://127.0.0.1:8431", "dispatchers")
+        except ConsoleError as error:
+            json.dumps([error.detail, error.extra], ensure_ascii=False).encode()
+            return error.code
+        finally:
+            await nodes.close()
+
+    async def work() -> None:
+        assert await ask(b'{"detail": "\\ud83d", "seen": "\\udC00"}') == code
+        whole = await ask(b'{"detail": "\\uD83D\\uDE00", "code": "\\ud83d\\ude00"}')
+        assert whole == ({"detail": "😀", "code": "😀"} if status == 200 else "😀")
+
+    asyncio.run(work())
 
 
 def test_an_answer_that_is_nested_by_the_hundreds_is_left() -> None:

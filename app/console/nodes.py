@@ -34,6 +34,7 @@ from node.certificates import not_after
 from node.measured_tls import client_context
 from node.tls_files import tls_trouble
 
+Json = dict[str, Any]
 IN_FLIGHT_MAX: Final = 64
 HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # perhaps: as JSON writes it
 DEPTH_MAX: Final = 128  # of an answer: the body of an entry, as JSON in it, has 64 levels at most
@@ -63,7 +64,7 @@ class NodeRefused(ConsoleError):
 
     title = "The node refused"
 
-    def __init__(self, status: int, body: dict[str, Any], node: str, wait_s: int | None = None) -> None:
+    def __init__(self, status: int, body: Json, node: str, wait_s: int | None = None) -> None:
         detail = reason_in(body, f"status {status}")
         extra = {key: value for key, value in body.items() if key not in OWN_NAMES}
         super().__init__(
@@ -147,7 +148,7 @@ class Nodes:
         control_url: str,
         path: str,
         *,
-        params: dict[str, Any] | None = None,
+        params: Json | None = None,
         json: Any = None,
         headers: dict[str, str] | None = None,
         timeout_s: float | None = None,
@@ -199,13 +200,13 @@ class Nodes:
             with contextlib.suppress(ValueError):
                 self.certificate_ends[control_url] = not_after(shown)
 
-    async def json(self, method: str, control_url: str, path: str, **more: Any) -> dict[str, Any]:
+    async def json(self, method: str, control_url: str, path: str, **more: Any) -> Json:
         """The answer's object; NodeRefused for an error status. Raises NodeUnreachable."""
         answer = await self.request(method, control_url, path, **more)
         check_status(answer, control_url, path)
         return object_in(answer, control_url, path)
 
-    async def get(self, control_url: str, path: str, **params: Any) -> dict[str, Any]:
+    async def get(self, control_url: str, path: str, **params: Any) -> Json:
         """What may be handed on as it is. Raises NodeUnreachable."""
         answer = await self.request("GET", control_url, path, params=params)
         check_status(answer, control_url, path)
@@ -233,7 +234,7 @@ def json_of(answer: Answer) -> Any:
         return None
 
 
-def object_in(answer: Answer, control_url: str, path: str) -> dict[str, Any]:
+def object_in(answer: Answer, control_url: str, path: str) -> Json:
     """Raises NodeUnreachable."""
     body = json_of(answer)
     if not isinstance(body, dict):

@@ -26,7 +26,7 @@ ALLOWED = {
     "app/console/errors.py": (1, "the free members of a problem document"),
     "app/console/history.py": (1, "the answer of a history query: columns by name"),
     "app/console/login.py": (3, "a cookie's attributes, a login that waits for its code, a row of the trail"),
-    "app/console/nodes.py": (4, "any resource's JSON before it is read, and requests"),
+    "app/console/nodes.py": (1, "any resource's JSON before it is read, and requests"),
     "app/console/oidc_login.py": (3, "what a login carries in its cookie, and an ID token's claims: a provider's own"),
     "app/console/transfers.py": (1, "operations: another resource, kept in the database"),
     "app/console/recent.py": (1, "events: another resource, kept in the database"),

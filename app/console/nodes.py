@@ -36,6 +36,7 @@ from node.tls_files import tls_trouble
 
 Json = dict[str, Any]
 IN_FLIGHT_MAX: Final = 64
+READS_MAX: Final = 32  # of these, what somebody wants to see: whoever samples the members finds a place
 HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # perhaps: as JSON writes it
 DEPTH_MAX: Final = 128  # of an answer: the body of an entry, as JSON in it, has 64 levels at most
 ANSWER_BYTES_MAX: Final = 16 << 20
@@ -105,6 +106,7 @@ class Nodes:
         self.client = self.client_with(self.read_authorities())
         self._closing = Background()
         self.slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self.reads = asyncio.Semaphore(READS_MAX)
 
     def read_authorities(self) -> ssl.SSLContext | None:
         """Of the control planes' certificates; None: those that this machine knows. Raises OSError, ValueError."""
@@ -208,7 +210,8 @@ class Nodes:
 
     async def get(self, control_url: str, path: str, **params: Any) -> Json:
         """What may be handed on as it is. Raises NodeUnreachable."""
-        answer = await self.request("GET", control_url, path, params=params)
+        async with self.reads:
+            answer = await self.request("GET", control_url, path, params=params)
         check_status(answer, control_url, path)
         body = object_in(answer, control_url, path)
         if is_nested_beyond(body, DEPTH_MAX):
@@ -219,7 +222,8 @@ class Nodes:
 
     async def content(self, control_url: str, path: str, **more: Any) -> Answer:
         """Bytes as they are, 200 or 206; NodeRefused for an error status. Raises NodeUnreachable."""
-        answer = await self.request("GET", control_url, path, **more)
+        async with self.reads:
+            answer = await self.request("GET", control_url, path, **more)
         check_status(answer, control_url, path)
         if answer.status_code not in (200, 206):
             raise NodeUnreachable(f"{control_url} answered {path} with {answer.status_code}", code="odd_status")

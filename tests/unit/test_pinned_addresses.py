@@ -19,6 +19,7 @@ from app.console.nodes import NodeRefused, Nodes
 from app.console.settings import ConsoleSettings, Seed
 from app.security.sealed import Seal, SealError
 from tests.unit.console_kit import Kit, run, running
+from tests.unit.engine_kit import until
 from tests.unit.fake_control import FakeGroup
 
 CONSOLE_TOKEN, OWN_TOKEN = "the-console-started-with-it", "this-groups-own-token"
@@ -211,6 +212,37 @@ async def ask(transport: httpx2.AsyncBaseTransport) -> str:
     finally:
         await client.close()
     return str(caught.value.code)
+
+
+def test_however_much_people_read_at_once_members_are_asked_how_they_are() -> None:
+    """Sixty-four reads, of one script say, took all places: what samples the members waited behind them, and called
+    those silent that answered nobody's question because none was put to them."""
+
+    async def work() -> None:
+        begun, over = 0, asyncio.Event()
+
+        async def answer(request: httpx2.Request) -> httpx2.Response:
+            nonlocal begun
+            if request.url.path.endswith("/state"):
+                return httpx2.Response(200, json={"engine": "ok"})
+            begun += 1
+            await over.wait()
+            return httpx2.Response(200, json={})
+
+        nodes, url = Nodes(ConsoleSettings(), httpx2.MockTransport(answer)), "http://127.0.0.1:8431"
+        reads = [asyncio.create_task(nodes.get(url, "entries")) for _ in range(nodes_module.IN_FLIGHT_MAX)]
+        reads += [asyncio.create_task(nodes.content(url, "segments/data/0")) for _ in range(4)]
+        await until(lambda: begun > 0)
+        asked = asyncio.create_task(nodes.json("GET", url, "state"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asked.done() and not any(one.done() for one in reads)
+        over.set()
+        await asyncio.gather(*reads)
+        assert begun == len(reads)
+        await nodes.close()
+
+    run(work())
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, "not_json"), (409, None)])

@@ -201,7 +201,7 @@ async def listed(request: Request, cluster_id: str | None, cursor: str | None) -
     sight = request.state.viewer.sight
     rows = await runner_of(request).kept.newest(cluster_id, PAGE_SIZE + 1, before_id(cursor), sight)
     live = runner_of(request).live
-    audits = [live.get(row.id) or as_json(row) for row in rows[:PAGE_SIZE]]
+    audits = [dict(live.get(row.id) or as_json(row)) for row in rows[:PAGE_SIZE]]
     for audit in audits:
         audit["sentence"], audit["tone"] = sentence(audit), tone(audit)
     return {"audits": audits, "next": str(rows[PAGE_SIZE - 1].number) if len(rows) > PAGE_SIZE else None}

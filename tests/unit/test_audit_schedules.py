@@ -296,3 +296,16 @@ def test_a_clock_that_was_ahead_and_came_back_stops_no_schedule(tmp_path: Path) 
         assert len(await runner_of(kit).kept.newest("demo", 10)) == 2
 
     over(tmp_path, work)
+
+
+def test_a_page_that_lists_an_audit_adds_nothing_to_it(tmp_path: Path) -> None:
+    """What was said of it when somebody looked at the list was in all later answers, to whoever asked for it."""
+
+    async def work(kit: Kit) -> None:
+        person = await kit.person()
+        begun = (await person.change("POST", "/api/v1/audits", json={"cluster": "demo"})).json()
+        before = (await person.get(f"/api/v1/audits/{begun['id']}")).json()
+        assert (await person.get("/audits")).status_code == 200
+        assert (await person.get(f"/api/v1/audits/{begun['id']}")).json().keys() == before.keys()
+
+    over(tmp_path, work)

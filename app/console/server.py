@@ -47,7 +47,7 @@ class CannotListen(RuntimeError):
 
 class FewChunks(h11.Connection):
     """Each chunk of a body costs the same, however short it is: 43,000 of one byte, a single read, held the loop for
-    four seconds."""
+    four seconds. And where a body ends is said once, in a way that a proxy before this server reads as well."""
 
     short_chunks = 0
 
@@ -55,6 +55,9 @@ class FewChunks(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self.short_chunks = 0
+            names = {name for name, _ in event.headers}
+            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
+                raise h11.RemoteProtocolError("where its body ends can be read in two ways")
         elif isinstance(event, h11.Data) and event.chunk_start and event.chunk_end:
             self.short_chunks += len(event.data) < SHORT_CHUNK_BYTES
             if self.short_chunks > SHORT_CHUNKS_MAX:

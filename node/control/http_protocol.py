@@ -25,6 +25,10 @@ class AnotherHost(Exception):
     """Ends it as well: the target names one host, the header another."""
 
 
+class UnclearEnd(Exception):
+    """The same: HTTP/1.0 knows no chunks, and a proxy that speaks it took what follows for the next request."""
+
+
 class BoundedHttp(Places, HttpToolsProtocol):
     """One connection. `unfinished_bytes`: received since the last head, piece of a body or end of a request."""
 
@@ -53,6 +57,9 @@ class BoundedHttp(Places, HttpToolsProtocol):
             named = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
             if [named] != [value for name, value in self.headers if name == b"host"]:
                 raise AnotherHost
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
+        if chunked and self.parser.get_http_version() == "1.0":
+            raise UnclearEnd
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -135,3 +135,24 @@ def test_what_is_no_request_is_answered_as_problem_json(sent: bytes) -> None:
 
     for http in (BoundedHttp, BoundedH11):
         connected(work, http)
+
+
+@pytest.mark.parametrize("http", [BoundedHttp, BoundedH11])
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n",
+        b"HTTP/1.0\r\nhost: x\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\n",
+    ],
+)
+def test_where_a_body_ends_can_be_read_in_one_way(http: type[asyncio.Protocol], framing: bytes) -> None:
+    """A proxy may go by the length, or know no chunks: what it takes for a body was answered as the next request (RFC
+    9112, 6.1 and 6.3)."""
+
+    async def work(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"POST / " + framing + b"\r\n0\r\n\r\n" + GET + b"\r\n")
+        writer.write_eof()
+        answer = await reader.read()
+        assert answer.startswith(REFUSED) and b"HTTP/1.1 200" not in answer
+
+    connected(work, http)

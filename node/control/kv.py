@@ -207,6 +207,9 @@ async def carry_out(parts: Parts, command: KvCommand, as_: str) -> tuple[KvResul
     """The result, and the index and the term of the command's entry. Raises Problem, which shows a value that way."""
     carried = await commands(parts, [encode_command(command)])
     result = decode_result(carried.results[0])
+    if result.status is Status.BAD_COMMAND:
+        text = "The group does not understand this command: it is of another release. Nothing was changed."
+        raise Problem(422, "Not understood", text)
     if result.status is Status.CONDITION_FAILED:
         text = "The key holds something else; nothing was changed." if result.found else "There is no such key."
         holds = {"index": result.index, **shown(result.value, as_)} if result.found else {"index": ABSENT}

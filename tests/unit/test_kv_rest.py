@@ -12,12 +12,17 @@ import httpx
 import pytest
 
 from node.access_rows import Right
+from node.control import kv
 from node.control.app import create_app
+from node.control.machine_calls import Carried
+from node.control.problems import Problem
 from node.control.rights import needed
 from node.engine.engine import Engine
 from node.engine.process import Process
 from node.protocol.kv import (
+    ABSENT,
     KvCommand,
+    KvResult,
     Op,
     Status,
     ask_get,
@@ -25,6 +30,7 @@ from node.protocol.kv import (
     decode_got,
     decode_result,
     encode_command,
+    encode_result,
 )
 from node.server import group_kind, open_store
 from node.state_machine.kv import KeyValue
@@ -140,6 +146,21 @@ def test_a_condition_that_does_not_hold_is_409_with_what_is_there(tmp_path: Path
         assert (missing.status_code, missing.json()["found"]) == (409, False)
 
     run(tmp_path, work)
+
+
+def test_a_write_that_the_state_machine_does_not_understand_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a node is upgraded: a PUT of it was answered 200, a DELETE said that there was no such key."""
+
+    async def commands(*_: object) -> Carried:
+        return Carried(7, 2, [encode_result(KvResult(Status.BAD_COMMAND, False, ABSENT))])
+
+    monkeypatch.setattr("node.control.kv.commands", commands)
+    parts: Any = None
+    calls = kv.put(parts, "k", kv.NewValue(value="v")), kv.delete(parts, "k")
+    for call in calls:
+        with pytest.raises(Problem) as refused:
+            asyncio.run(call)
+        assert refused.value.status == 422 and "another release" in refused.value.detail
 
 
 def test_a_condition_on_bytes_is_named_and_answered_in_base64(tmp_path: Path) -> None:

@@ -125,8 +125,8 @@ class LocalMessageStore:
 
     @property
     def end_position(self) -> int:
-        """Behind what is dispatched."""
-        return self.dispatcher.point.position
+        """Behind what is dispatched, or where the log begins: an empty slave's with what its master has left."""
+        return max(self.dispatcher.point.position, self.log.min_offset)
 
     @property
     def confirm_offset(self) -> int:

@@ -256,6 +256,35 @@ def test_a_queue_without_messages_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.next_offsets == {("TopicTest", 0): 100, ("TopicTest", 7): 2}
 
 
+def emptied(root: Path) -> LocalMessageStore:
+    """A master's store, none of whose messages of queue 7 is left in the log."""
+    store = store_at(root)
+    for queue_id in (7, 7, *[0] * 100):
+        put(store, 1, queue_id)
+    store.save()
+    assert store.log.remove_below(store.log.starts[2])
+    return store
+
+
+def follow(master: LocalMessageStore, slave: LocalMessageStore) -> None:
+    """A slave gets what it lacks, and dispatches it."""
+    while slave.log.max_offset < master.log.max_offset:
+        at = max(slave.log.max_offset, master.log.min_offset)
+        slave.append_data(at, master.log.read(at, 1 << 20))
+        slave.dispatch()
+
+
+def test_an_empty_slave_dispatches_from_where_its_masters_log_begins(tmp_path: Path) -> None:
+    """It looked for the log's first record at 0, found none, and ended."""
+    master = emptied(tmp_path / "m")
+    slave = LocalMessageStore(tmp_path / "s", LocalSettings(file_bytes=4096, sizes=SIZES), Clock())
+    slave.append_data(master.log.min_offset, b"")  # its log begins there, and has nothing yet
+    assert slave.dispatch() == {} and slave.end_position == slave.log.max_offset == master.log.min_offset
+    follow(master, slave)
+    assert slave.end_position == slave.log.max_offset == master.log.max_offset
+    assert slave.next_offsets == {("TopicTest", 0): 100}
+
+
 def test_a_directory_of_rocketmqs_is_taken_up_with_queues_written_anew(vectors: Path, tmp_path: Path) -> None:
     there = vectors / "rocketmq" / "store/data"
     shutil.copytree(there, tmp_path, dirs_exist_ok=True, copy_function=shutil.copyfile)

@@ -337,7 +337,7 @@ class HAClient:
         end = self._search.end
         if end is None:
             raise HaError("nothing in this log agrees with the master's: empty the directory, or find out whose it is")
-        self._kept_then(self.lineage.below(end), partial(self._cut, end))
+        self._kept_then(self.lineage.cut(end), partial(self._cut, end))
 
     def _cut(self, end: int) -> None:
         """It may take minutes: queues and index are written anew. The connection ends, and another begins then."""

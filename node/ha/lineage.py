@@ -82,8 +82,13 @@ class Lineage:
         return Lineage(self.pair or pair, (*self.below(start).epochs, (number, start))[-EPOCHS_MAX:])
 
     def below(self, end: int) -> Lineage:
-        """What is true of a log that is cut back to `end`; the newest number stays known."""
+        """What is true of a log that ends at `end`; each number stays."""
         return replace(self, epochs=tuple((number, min(start, end)) for number, start in self.epochs))
+
+    def cut(self, end: int) -> Lineage:
+        """What is true of a log that is cut back to `end`: of an epoch that began there or behind it nothing is left,
+        and another master may have begun one of the same number elsewhere. The newest number stays known."""
+        return replace(self, epochs=tuple(one for one in self.epochs if one[1] < end), heard=self.newest)
 
     def goes_on_from(self, theirs: Lineage, end: int) -> bool:
         """Whether a log of these epochs goes on from one of theirs that ends there: no later epoch began below."""

@@ -423,6 +423,25 @@ def test_two_masters_of_one_epoch_are_noticed(tmp_path: Path) -> None:
     assert "two masters" in slave.client.trouble
 
 
+@pytest.mark.parametrize("later", ["master", "slave"])
+def test_of_two_masters_of_one_epoch_one_is_cut_back_and_follows(later: str, tmp_path: Path) -> None:
+    """It kept the epoch's number with its own beginning, was forked again, and was cut back to where it ended, for ever."""
+    pair = Pair(tmp_path, CUTS)
+    slave = pair.slave()
+    put(pair.log, 1, 2)
+    put(slave.log, 1, 2)
+    put(pair.log if later == "master" else slave.log, 3)
+    before, after = (Lineage("pair-1", ((1, 0), (PROMOTION, log.max_offset))) for log in (slave.log, pair.log))
+    slave.client.lineage, pair.service.lineage = before, after
+    put(pair.log, 4)
+    put(slave.log, 5, 6)
+    slave.connect().carry()
+    assert slave.client.closed_by.startswith("its log was cut back")
+    assert slave.client.lineage.newest == PROMOTION  # no older master is followed
+    slave.reconnect()
+    assert same(slave) and slave.client.lineage == after
+
+
 @pytest.mark.parametrize(
     ("sent", "says"),
     [

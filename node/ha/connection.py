@@ -227,6 +227,8 @@ class HAConnection:
             self.close("it did not say what it is")
         elif now_ms - self.reading.last_read_ms > self._master.settings.housekeeping_ms:
             self.close(f"nothing was heard of it for {now_ms - self.reading.last_read_ms} ms")
+        elif 0 <= self.writing.next_transfer_from < (begin := self._master.log.min_offset):
+            self.close(f"it was sent the log up to {self.writing.next_transfer_from}, which begins at {begin} now")
 
     def close(self, why: str, *, is_refusal: bool = False) -> None:
         if self.phase is not Phase.CLOSED:

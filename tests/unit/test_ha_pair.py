@@ -96,6 +96,22 @@ def test_a_long_frames_head_leaves_before_its_body(
     assert slave.log.max_offset == offset + size
 
 
+def test_a_slave_that_lacks_what_was_removed_is_not_kept_as_one_that_is_served(tmp_path: Path) -> None:
+    """A full disk removed what it had not got: it was sent heartbeats for ever, and counted as connected."""
+    pair = Pair(tmp_path)
+    put(pair.log, *range(10))
+    slave = pair.slave().connect()
+    slave.carry()
+    put(pair.log, *range(10, 200))
+    pair.log.flush()
+    assert pair.log.remove_below(pair.log.starts[2])
+    slave.carry()
+    assert slave.connection is not None and slave.connection.is_closed
+    assert f"begins at {pair.log.min_offset} now" in slave.connection.closed_by
+    slave.reconnect()
+    assert slave.client.stand is Stand.REFUSED and "it needs an empty directory" in pair.service.troubles["s1"]
+
+
 def test_in_step_and_behind(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     put(pair.log, *range(10))

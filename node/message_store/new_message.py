@@ -38,6 +38,7 @@ RETRY_TOPIC_BYTES_MAX: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 OWN_TOPIC_PREFIX: Final = "rmq_sys_quorumscope"  # inert records: nobody sends to these
 BATCH_MESSAGES_MAX: Final = 16_384  # what the engine takes as one append, and a batch is taken whole
+RECORDS_SPARE_BYTES: Final = 64 * 1024  # so much more than a body of maxMessageSize all records of a batch may have
 DELAY_LEVELS: Final = 18
 BLANK_BYTES: Final = 8  # of the log's file, behind its last entry
 CRC_NAME: Final = "__CRC32#"  # covers the record's place, which no sender knows
@@ -132,6 +133,7 @@ class PutLimits:
         if not found:
             raise Refused(PutStatus.MESSAGE_ILLEGAL, "the batch holds no message")
         own = batch.properties_data
+        self._check_records(batch, found)
         if _MARKS.search(batch.body) is None and _MARKS.search(own) is None:
             return self._judged_alike(batch, found)
         judged: list[NewMessage] = []
@@ -141,6 +143,16 @@ class PutLimits:
             properties = joined(one.properties_data, own)
             judged.append(self.judged(replace(batch, flag=one.flag, body=one.body, properties_data=properties)))
         return judged
+
+    def _check_records(self, batch: NewMessage, found: list[BatchedMessage]) -> None:
+        """A head, the topic and the batch's own properties come to each message, however short. Raises Refused."""
+        self._check_topic(batch.topic)
+        said_bytes = sum(len(one.body) + len(one.properties_data) for one in found)
+        size_bytes = len(found) * record_bytes(replace(batch, body=None)) + said_bytes
+        most_bytes = self.body_bytes_max + RECORDS_SPARE_BYTES
+        if size_bytes > most_bytes:
+            text = f"a batch of {len(found)} messages, whose records have {size_bytes} bytes, {most_bytes} at most"
+            raise Refused(PutStatus.MESSAGE_ILLEGAL, text)
 
     def _judged_alike(self, batch: NewMessage, found: list[BatchedMessage]) -> list[NewMessage]:
         """Where no message has a property that decides anything: what they share is judged once. Raises Refused."""

@@ -186,3 +186,14 @@ def test_a_batch_has_no_more_messages_than_the_engine_takes_at_once() -> None:
     with pytest.raises(MessageFormatError, match="more than 3"):
         decode_batch(one * 3 + b"\0" * 22, 3)  # nothing is read of what is behind
     assert len(decode_batch(one * 3, 3)) == 3
+
+
+def test_the_records_of_a_batch_have_no_more_bytes_than_one_large_message() -> None:
+    """Its properties come to each of its messages: a request of 520 kB was made half a gigabyte of records."""
+    one, own = BatchedMessage(0, b"", b"KEYS\x01k"), b"A\x01" + bytes(30_000)
+    many = batch(*[one] * BATCH_MESSAGES_MAX, properties_data=own)
+    with pytest.raises(Refused, match=r"whose records have 49\d{7} bytes, 4259840 at most") as caught:
+        LIMITS.judged_batch(many)
+    assert caught.value.status is PutStatus.MESSAGE_ILLEGAL
+    fits = LIMITS.judged_batch(batch(*[one] * 141, properties_data=own))
+    assert 4 << 20 < sum(map(record_bytes, fits)) <= (4 << 20) + 65_536

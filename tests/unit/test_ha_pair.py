@@ -441,7 +441,7 @@ def test_two_masters_of_one_epoch_are_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("later", ["master", "slave"])
 def test_of_two_masters_of_one_epoch_one_is_cut_back_and_follows(later: str, tmp_path: Path) -> None:
-    """It kept the epoch's number with its own beginning, was forked again, and was cut back to where it ended, for ever."""
+    """It kept the epoch with a beginning of its own, was forked again, and was cut back to where it ended, for ever."""
     pair = Pair(tmp_path, CUTS)
     slave = pair.slave()
     put(pair.log, 1, 2)

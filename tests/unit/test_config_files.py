@@ -1,25 +1,31 @@
-"""`DATA/config/*.json` while a broker ends: the last save waits for one that a thread still writes."""
+"""`DATA/config/*.json` while a broker ends: no file is missing, and a last save waits for one that a thread writes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from node.broker.requests import config_files
-from node.broker.requests.config_files import TOPICS, ConfigFiles
+from node.broker.requests.config_files import OFFSETS, TOPICS, ConfigFiles
 from node.broker.requests.context import Context, Identity
 from node.rocketmq.bodies import TopicConfig
+from tests.unit.classic_kit import classic, classic_settings, pair_ports, story
 from tests.unit.engine_kit import until
 from tests.unit.memory_messages import MemoryMessages
 
 
+def files_of(root: Path) -> tuple[Context, ConfigFiles]:
+    context = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000)
+    return context, ConfigFiles(root, context)
+
+
 def test_the_last_save_waits_for_one_whose_task_was_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both wrote the same file beside, and one of them took it from under the other."""
-    began, may_end, sync = threading.Event(), threading.Event(), config_files.os.fsync
+    began, may_end, sync = threading.Event(), threading.Event(), os.fsync
 
     def held(fd: int) -> None:
         if not began.is_set():
@@ -28,10 +34,9 @@ def test_the_last_save_waits_for_one_whose_task_was_cancelled(tmp_path: Path, mo
         sync(fd)
 
     async def story() -> None:
-        context = Context(Identity("C", "b", "127.0.0.1", 1), MemoryMessages(), lambda: 1000)
-        files = ConfigFiles(tmp_path, context)
+        context, files = files_of(tmp_path)
         context.topics.put(TopicConfig("First", 4, 4))
-        monkeypatch.setattr(config_files.os, "fsync", held)
+        monkeypatch.setattr(os, "fsync", held)
         saving = asyncio.create_task(files.save())
         await until(began.is_set)
         saving.cancel()
@@ -48,3 +53,38 @@ def test_the_last_save_waits_for_one_whose_task_was_cancelled(tmp_path: Path, mo
         assert not list((tmp_path / "config").glob("*.tmp"))
 
     asyncio.run(story())
+
+
+def test_a_broker_that_ends_at_a_rename_leaves_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one before was renamed first: ended then, or with the power gone, a start found no offsets at all."""
+    context, files = files_of(tmp_path)
+    context.offsets.put("G", "T", 0, 5)
+    files.save_now()
+    context.offsets.put("G", "T", 0, 6)
+    rename, synced = os.replace, list[bool]()
+
+    def killed(path: Path, to: Path) -> None:
+        if Path(to).name == OFFSETS:
+            raise OSError("killed")
+        rename(path, to)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="killed"):
+        patched.setattr(os, "replace", killed)
+        files.save_now()
+    path = tmp_path / "config" / OFFSETS
+    assert json.loads(path.read_text().replace("{0:", '{"0":'))["offsetTable"] == {"T@G": {"0": 5}}
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.path.isdir(f"/proc/self/fd/{fd}")))
+    files.save_now()
+    assert b"6" in path.read_bytes() and b"5" in path.with_name(f"{OFFSETS}.bak").read_bytes()
+    assert synced == [False, True]  # and its name is on disk with it
+
+
+@story
+async def test_a_table_of_which_the_one_before_is_left_alone_is_read_from_that(tmp_path: Path) -> None:
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m"))
+    async with classic(settings) as master:
+        master.port.context.offsets.put("G", "T", 0, 0)
+    path = tmp_path / "m/config" / OFFSETS
+    path.rename(path.with_name(f"{OFFSETS}.bak"))
+    async with classic(settings) as master:
+        assert master.port.context.offsets.get("G", "T", 0) == 0

@@ -64,8 +64,8 @@ class TablesInFiles:
     @property
     def topics_of_ms(self) -> int:
         """When the topics were written last; -1: never. Sends make topics, and do not wait for that."""
-        path = self._folder / TOPICS
-        return path.stat().st_mtime_ns // 1_000_000 if path.exists() else -1
+        path = self._file(TOPICS)
+        return -1 if path is None else path.stat().st_mtime_ns // 1_000_000
 
     # --- what changed -----------------------------------------------------------------------------------------------
     def _changes(self) -> None:
@@ -128,12 +128,19 @@ class TablesInFiles:
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Any:
-        path = self._folder / name
+        path = self._file(name)
         try:
-            yield load(path.read_bytes(), FILE_BYTES_MAX, VALUES_MAX) if path.exists() else None
+            yield None if path is None else load(path.read_bytes(), FILE_BYTES_MAX, VALUES_MAX)
         except (OSError, BodyError, ValueError) as error:
-            text = f"{path} cannot be read ({error}): put {path}.bak in its place, or a slave's, and start again"
+            before = f"{self._folder / name}.bak"
+            text = f"{path} cannot be read ({error}): put {before} in its place, or a slave's, and start again"
             raise MessageStoreError(text) from error
+
+    def _file(self, name: str) -> Path | None:
+        """Where a table is kept. An earlier release, as RocketMQ, may have ended between two renames: then the one
+        before it is there alone. None: neither is."""
+        path = self._folder / name
+        return next((one for one in (path, path.with_name(f"{name}.bak")) if one.exists()), None)
 
 
 def table_version(said: Mapping[Any, Any]) -> DataVersion:

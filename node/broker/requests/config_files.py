@@ -1,14 +1,15 @@
 """`DATA/config/*.json`: topics, groups and offsets as RocketMQ's broker keeps them, for its tools and for people.
 
 They say what the log says, as it was a moment ago; a start reads the log. Each file is written whole beside the old one
-and renamed, the one before stays as `.bak`. Invariants: what is not changed is not written; one thread writes at a
-time, and what was looked at earlier never takes the place of what was looked at later.
+and renamed, a copy of the one before stays as `.bak`. Invariants: a file that was there is never missing, whenever this
+process ends; what is not changed is not written; one thread writes at a time, and what was looked at earlier never
+takes the place of what was looked at later.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Final
 
 from node.broker.requests.context import Context
 from node.broker.requests.groups import offsets_of
+from node.message_store.write_files import OsDisk
 from node.rocketmq.bodies import delay_offsets_answer, groups_answer, topics_answer
 
 TOPICS: Final = "topics.json"
@@ -78,15 +80,10 @@ class ConfigFiles:
                 self._write_files(self._not_written(made()))
 
     def _write_files(self, files: dict[str, bytes]) -> None:
-        if files:
-            self._folder.mkdir(exist_ok=True)
+        disk = OsDisk()
         for name, data in files.items():
-            path, fresh = self._folder / name, self._folder / f"{name}.tmp"
-            with fresh.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            path = self._folder / name
             if path.exists():
-                path.replace(self._folder / f"{name}.bak")
-            fresh.replace(path)
+                shutil.copyfile(path, self._folder / f"{name}.bak")
+            disk.replace(path, data)
             self._written[name] = data

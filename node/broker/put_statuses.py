@@ -32,7 +32,7 @@ def result_of(error: LedgerError) -> PutResult:
 
 def unknown(why: str) -> PutResult:
     """The result of a put of which nobody knows whether it is in the log."""
-    return refused(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, f"not known whether it is stored: {why}")
+    return refused(PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, why)
 
 
 def busy(why: str) -> PutResult:

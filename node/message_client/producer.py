@@ -40,6 +40,8 @@ AGAIN_S: Final = 0.05
 CLOSED: Final = "the producer is closed"
 SILENT_S: Final = 1.0
 SENT_AGAIN: Final = (Answer.SYSTEM_BUSY, Answer.SERVICE_NOT_AVAILABLE)
+# How RocketMQ's and our brokers begin what they say of a put that may be stored: IN_SYNC_REPLICAS_NOT_ENOUGH.
+MAY_BE_STORED: Final = "in-sync replicas not enough"
 
 
 class SendStatus(StrEnum):
@@ -276,7 +278,7 @@ def _judged(address: str, outcome: Command | Unavailable) -> Command:
     if outcome.code in STORED:
         return outcome
     text = f"{address}: {outcome.remark}"
-    if outcome.code == Answer.SYSTEM_ERROR and "not known" in (outcome.remark or ""):
+    if outcome.code == Answer.SYSTEM_ERROR and (outcome.remark or "").startswith(MAY_BE_STORED):
         raise SendUnknown(text)
     raise NotSent(outcome.code, text)
 

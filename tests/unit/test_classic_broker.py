@@ -185,6 +185,23 @@ async def test_a_topic_that_is_made_again_shows_nothing_old(tmp_path: Path) -> N
             pass
 
 
+@pytest.mark.parametrize("properties", ["KEYS\x01k\x02", "DELAY\x011\x02"])  # each goes a way of its own
+@story
+async def test_a_send_that_meets_a_failed_write_is_said_to_be_not_known(properties: str, tmp_path: Path) -> None:
+    """It may be in the log at the next start; our producer, and REST, said that nothing was stored."""
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m"))
+    async with classic(settings) as master, master.client() as client:
+        await client.send(b"before")
+
+        def fails(_disk: OsDisk, path: Path, _offset: int, _data: object) -> None:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(OsDisk, "write", fails)
+            [answer] = await client.send(b"meets it", i=properties)
+        assert answer.code == Answer.SYSTEM_ERROR and "not known whether it is stored" in (answer.remark or "")
+
+
 @story
 async def test_a_delayed_message_whose_delivery_meets_a_failed_write_is_delivered_after_the_restart(
     tmp_path: Path,

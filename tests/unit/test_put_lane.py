@@ -235,7 +235,7 @@ def test_one_that_waits_for_its_dispatch_hides_none_behind_it(monkeypatch: pytes
         lane = await story.sent()
         monkeypatch.setattr(story.log, "committed", lambda index: None)
         lane.appends[0][1].set_result(lane.keep(0))
-        assert (await put).reason == "not known whether it is stored: it is committed, and its dispatch stands still"
+        assert (await put).reason == "it is committed, and its dispatch stands still"
         story.log.dispatched_index = 1
         story.put_lane.dispatched()
         assert (await own).physical_offsets == (48,)

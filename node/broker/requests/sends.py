@@ -58,7 +58,9 @@ CODES: Final[Mapping[PutStatus, tuple[int, str | None]]] = {
         Answer.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.",
     ),
     PutStatus.OS_PAGE_CACHE_BUSY: (Answer.SYSTEM_BUSY, "[PC_SYNCHRONIZED]broker busy, start flow control for a while"),
-    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (Answer.SYSTEM_ERROR, "in-sync replicas not enough"),
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (
+        Answer.SYSTEM_ERROR, "in-sync replicas not enough: not known whether it is stored",
+    ),
     PutStatus.WHEEL_TIMER_NOT_ENABLE: (
         Answer.SYSTEM_ERROR, TIMERS,
     ),

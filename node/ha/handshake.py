@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from node.ha.frames import HaError
 from node.ha.lineage import OFFSET_MAX, Lineage, parse_lineage
+from node.message_store.framing import MESSAGE_BYTES_MAX
 from node.message_store.local_mark import LastRecord
 from node.protocol.value_class import value_class
 
@@ -117,9 +118,13 @@ def parse_hello(said: dict[str, Any]) -> Hello:
     for one in last:
         if not (isinstance(one, list) and len(one) == 3 and all(type(part) is int for part in one)):
             raise HaError("the other end's last records cannot be read")
+        if one[1] > MESSAGE_BYTES_MAX:
+            raise HaError(f"the other end says that a record of its log has {one[1]} bytes")
         if not (begin <= one[0] < one[0] + one[1] <= end) or (records and one[0] <= records[-1].offset):
             raise HaError("the other end's last records do not lie in its log")
         records.append(LastRecord(*one))
+    while sum(one.size_bytes for one in records) > MESSAGE_BYTES_MAX:  # of the log, as much is read for one hello
+        del records[0]
     return Hello(lineage, begin, end, file_bytes, slave, run, tuple(records), broker, role, unable)
 
 

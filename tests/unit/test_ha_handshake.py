@@ -12,6 +12,7 @@ import pytest
 from node.ha.frames import HaError
 from node.ha.handshake import Hello, Stand, hello_of, judge, parse_hello, parse_verdict
 from node.ha.lineage import OFFSET_MAX, Lineage
+from node.message_store.framing import MESSAGE_BYTES_MAX
 from node.message_store.local_log import LocalCommitLog
 from tests.unit.ha_kit import FILE_BYTES, put
 
@@ -57,12 +58,20 @@ def last(change: Callable[[list[Any]], Any]) -> Callable[[Json], Any]:
         (last(lambda found: found.reverse()), "do not lie in its log"),
         (last(lambda found: found[-1].__setitem__(1, 10_000)), "do not lie in its log"),
         (last(lambda found: found[0].__setitem__(1, 0)), "do not lie in its log"),
+        (lambda said: said.update(end=1 << 40, last=[[0, 1 << 40, 7]]), "has 1099511627776 bytes"),
     ],
 )  # fmt: skip
 def test_a_hello_that_cannot_be_is_refused(change: Callable[[Json], Any], says: str, said: Json) -> None:
     change(said)
     with pytest.raises(HaError, match=says):
         parse_hello(said)
+
+
+def test_of_records_that_are_read_for_a_hello_the_newest_count(said: Json) -> None:
+    """The master compares them before it judges: a hello of eight numbers made it read its whole log."""
+    size = MESSAGE_BYTES_MAX // 2
+    said |= {"end": 8 * size, "last": [[number * size, size, 7] for number in range(8)]}
+    assert [one.offset for one in parse_hello(said).last] == [6 * size, 7 * size]
 
 
 @pytest.mark.parametrize(

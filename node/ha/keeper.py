@@ -26,7 +26,7 @@ from node.message_store.write_files import Disk, OsDisk
 SAVE_EVERY_MS: Final = 10_000
 LOOK_MS: Final = 100
 NEXT_AGAIN_MS: Final = 5000
-PLACE_LOOK_MS: Final = 1000  # so often, also where nothing is flushed, it is asked whether the directory is still there
+PLACE_LOOK_MS: Final = 1000  # so often, also where nothing is flushed, it is asked whether directory and log are there
 BEHIND_BYTES: Final = 16 << 20  # from here on more is dispatched in a turn than a slave gets in one
 T = TypeVar("T")
 
@@ -156,9 +156,9 @@ class StoreKeeper:
             self._next_ms = now + NEXT_AGAIN_MS
 
     async def _look_at_place(self) -> None:
-        self._place_ms = now_ms()
+        self._place_ms, newest_is_there = now_ms(), self.store.log.place_check()
         try:
-            await self._to_its_end(self._check_place)
+            await self._to_its_end(lambda: (self._check_place(), newest_is_there()))
         except OSError as error:
             self.store.flush_failed(error)
             raise

@@ -14,6 +14,7 @@ from typing import Final
 
 from node.message_store.errors import MessageStoreError, StoreMoved
 from node.message_store.store_files import LOCK_CONTENT
+from node.message_store.write_files import leads_to
 
 LOCK: Final = "lock"
 _FLOCK: Final = struct.Struct("hhqqi4x")
@@ -35,13 +36,8 @@ class StoreLock:
 
     def check_place(self) -> None:
         """Files that are open outlast their names, and end with this process. Raises StoreMoved."""
-        try:
-            is_here = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
-        except (FileNotFoundError, NotADirectoryError):
-            is_here = False
-        except OSError:  # it cannot be looked at, which makes it no other file; a sync fails by itself
-            return
-        if not is_here:
+        found = os.fstat(self._fd)
+        if not leads_to(self._path, (found.st_ino, found.st_dev)):
             raise StoreMoved(f"{self._path.parent} is not the directory any more that was opened")
 
     def release(self) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from node.message_store.blank import encode_blank, fits
 from node.message_store.commit_log import COMMIT_LOG
 from node.message_store.dispatch_mark import OURS
-from node.message_store.errors import MessageStoreError, is_no_space
+from node.message_store.errors import MessageStoreError, StoreMoved, is_no_space
 from node.message_store.local_mark import LastRecord, LogMark, write_log_mark
 from node.message_store.local_next import NextFile
 from node.message_store.local_recent import RecentPieces
@@ -27,7 +27,7 @@ from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind
 from node.message_store.read_files import OS, Files
 from node.message_store.record import PHYSICAL_OFFSET_AT, SIZE_AND_MAGIC
 from node.message_store.record_check import store_timestamp_ms
-from node.message_store.write_files import Disk, OsDisk, sync_same
+from node.message_store.write_files import Disk, OsDisk, leads_to, sync_same
 from node.protocol.entry import BytesLike, crc32
 from node.protocol.value_class import value_class
 
@@ -293,6 +293,17 @@ class LocalCommitLog:
 
         return Flush(upto, self._last, self.last_time_ms, sync, named is not None)
 
+    def place_check(self) -> Callable[[], None]:
+        """What looks, in any thread, whether the newest file's name still leads to it. Raises StoreMoved."""
+        path = self._folder / file_name(self._starts[-1] if self._starts else 0)
+        key = self._disk.key_of(path)
+
+        def check() -> None:
+            if key is not None and not leads_to(path, key):
+                raise StoreMoved(f"{path} is not the file any more that was written to")
+
+        return check
+
     def flushed(self, found: Flush) -> None:
         """That flush is done."""
         self.flushed_offset = max(self.flushed_offset, min(found.upto, self.max_offset))
@@ -303,7 +314,7 @@ class LocalCommitLog:
         """What was to be flushed may be lost, though it reads well: nothing more is written here."""
         self._is_broken = self._is_broken or why
 
-    def flush(self) -> None:
+    def flush(self) -> Flush:
         """In this thread. OSError."""
         found = self.begin_flush()
         try:
@@ -312,6 +323,7 @@ class LocalCommitLog:
             self.flush_failed(str(error))
             raise
         self.flushed(found)
+        return found
 
     def mark_of(self, found: Flush) -> LogMark:
         """What may be written into the mark once that flush is done."""
@@ -320,14 +332,7 @@ class LocalCommitLog:
     def save(self) -> None:
         """Flushed, and marked as flushed. OSError."""
         self._check()
-        found = self.begin_flush()
-        try:
-            found.sync(self._disk)
-        except OSError as error:
-            self.flush_failed(str(error))
-            raise
-        self.flushed(found)
-        write_log_mark(self.root, self.mark_of(found), self._disk)
+        write_log_mark(self.root, self.mark_of(self.flush()), self._disk)
 
     def cut(self, end: int) -> int:
         """Everything from a border on goes, and is kept in `quorumscope/cut/`; how many bytes that were.

@@ -62,6 +62,18 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
+def leads_to(path: Path, key: tuple[int, int]) -> bool:
+    """Whether the path still leads to the open file of that key (inode, device): not where it, or a directory above it,
+    was removed, renamed or replaced."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # it cannot be looked at, which makes it no other file; a sync fails by itself
+        return True
+    return (found.st_ino, found.st_dev) == key
+
+
 def sync_same(disk: Disk, path: Path, key: tuple[int, int] | None) -> None:
     """All of a file is on disk, and its name still leads to the one of that key, which was written to. Raises OSError:
     StoreMoved where it was removed or replaced, so that the next process would not find what was written."""

@@ -53,13 +53,11 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
         if running is not None:
             running.cancel()
             await asyncio.wait([running])
-        failed = None if running is None or running.cancelled() else running.exception()
         try:
             files.lock.check_place()
-        except StoreMoved as error:
-            failed = error
-        if isinstance(failed, StoreMoved):  # what stands there now, if anything does, is not of this log
-            moved = failed
+            files.store.log.place_check()()
+        except StoreMoved as error:  # what stands there now, if anything does, is not of this log
+            moved = error
             files.store.flush_failed(moved)
         if clients is not None and moved is None:
             with contextlib.suppress(OSError):  # a full disk: what consumers commit again is no loss

@@ -204,8 +204,8 @@ DISK = (
         "the mark says flushed before it is",
         Edit(
             LOG + "save",
-            "found.sync(self._disk)",
-            "write_log_mark(self.root, self.mark_of(found), self._disk); MUTANT.left_out(); found.sync(self._disk)",
+            "write_log_mark(self.root, self.mark_of(self.flush()), self._disk)",
+            "write_log_mark(self.root, self.mark_of(self.begin_flush()), self._disk); MUTANT.left_out(); self.flush()",
         ),
     ),
 )

@@ -32,6 +32,7 @@ INTROSPECT: Final = 29_101  # RocketMQ's numbers end far below
 PROMOTE: Final = 29_102  # of a broker in classic mode: with the key that lies in its directory
 PIN: Final = 29_103  # the same
 DELETED_TOPICS: Final = 29_104  # of a classic master, by its slaves
+QUEUE_ENDS: Final = 29_105  # the same
 ASKED_MAX: Final = 8
 QUESTION_BYTES_MAX: Final = 16 * 1024
 ITEMS_MAX: Final = 1000

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from node.broker.classic import metadata_sync
+from node.broker.classic import metadata_sync, queue_ends
 from node.broker.classic import pair as pair_module
 from node.broker.classic.metadata_sync import CommittedHere
 from node.broker.classic.promotion import Promotion
@@ -25,6 +25,7 @@ from node.ha.settings import BrokerRole
 from node.message_store.record import decode_record
 from node.message_store.write_files import OsDisk
 from node.rocketmq.codes import Answer, Request
+from node.rocketmq.java_json import BodyError
 from tests.unit.broker_kit import pull_fields
 from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, story
 from tests.unit.engine_kit import until
@@ -240,3 +241,39 @@ async def test_messages_in_place_of_deleted_ones_that_a_slave_never_had_are_show
         [answer] = await client.ask((Request.PULL_MESSAGE, said, b""))
         assert answer.code == Answer.SUCCESS and decode_record(bytes(answer.body)).body == b"new"
         await until(lambda: b"7" not in (tmp_path / "s/quorumscope/deleted-topics").read_bytes())
+
+
+@story
+async def test_a_queue_that_a_slave_never_had_messages_of_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The slave began empty when they had expired: promoted it gave their offsets again, and the old master, which knew
+    better, took nothing of its log into its queues any more, and ended at every start."""
+    ports = pair_ports("m", "s")
+    settings = {name: classic_settings(tmp_path, name, "async_master", ports) for name in ports}
+    of_slave = classic_settings(tmp_path, "s", "slave", ports)
+    async with classic(settings["m"]) as master, master.client() as client:
+        await client.send(b"1", b"2", e="1")
+        await client.send(*[bytes(20_000)] * 9)
+        log = master.broker.store.log
+        await until(lambda: log.flushed_offset == log.max_offset)
+        assert log.remove_below(log.starts[2])
+        async with classic(of_slave) as slave:
+            await until(lambda: slave.broker.store.end_position == master.broker.store.end_position)
+            await synced(slave)
+            assert slave.broker.next_offsets == master.broker.next_offsets
+            assert slave.broker.next_offsets["TopicTest", 1] == 2
+    async with classic(of_slave) as slave, slave.client() as client:
+        await Promotion(slave.broker.pair, "s").promote(None, {"lacks_bytes"}, "ops")
+        await client.send(b"3", e="1")
+        [answer] = await client.ask((Request.PULL_MESSAGE, pull_fields(2, 1), b""))
+        assert decode_record(answer.body).body == b"3"
+        async with classic(settings["m"]) as old:
+            await until(lambda: old.broker.store.end_position == slave.broker.store.end_position)
+            assert old.broker.next_offsets["TopicTest", 1] == 3
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"[]", b'{"end":1}', b'{"end":-1,"queues":{}}', b'{"end":1,"queues":{"T":{"0":1.5}}}', b"[" * 100_000]
+)
+def test_ends_of_queues_that_cannot_be_are_refused(said: bytes) -> None:
+    with pytest.raises(BodyError, match="ends of the master's queues"):
+        queue_ends._decoded(said)

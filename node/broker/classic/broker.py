@@ -29,13 +29,14 @@ from node.broker.classic.pair import Pair
 from node.broker.classic.pins import PinRequests, Pins
 from node.broker.classic.promote_request import PromoteRequests
 from node.broker.classic.promotion import Promotion
+from node.broker.classic.queue_ends import queue_ends
 from node.broker.classic.retention import Retention
 from node.broker.classic.scrub import LogScrub
 from node.broker.classic.tables import TablesInFiles
 from node.broker.classic.view import PairView
 from node.broker.client_port import Learn, Service, Touched
 from node.broker.host import MACHINE, wall_ms
-from node.broker.introspection import DELETED_TOPICS, PIN, PROMOTE, Asked
+from node.broker.introspection import DELETED_TOPICS, PIN, PROMOTE, QUEUE_ENDS, Asked
 from node.broker.open_puts import OpenPut
 from node.broker.registration import MasterWanted
 from node.broker.requests.config_files import ConfigFiles
@@ -261,7 +262,7 @@ class ClassicBroker:
     def requests(self) -> Mapping[int, Handler]:
         return {
             PROMOTE: self._promote.handle, PIN: self._pin.handle, DELETED_TOPICS: self._deleted_topics,
-            Request.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            Request.GET_ALL_DELAY_OFFSET: self._delay_offsets, QUEUE_ENDS: queue_ends(self.store),
         }  # fmt: skip
 
     def _delay_offsets(self, _call: Call) -> Reply:

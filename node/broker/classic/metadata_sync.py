@@ -1,5 +1,5 @@
 """A slave's topics, groups and offsets follow its master's (RocketMQ's SlaveSynchronize: requests 21, 43, 45, 201),
-and of one of ours, which topics were deleted.
+and of one of ours, which topics were deleted, and where queues go on that its log has nothing of (`queue_ends.py`).
 
 Nothing is rewritten that is the same, and a table is replaced at once, so that no topic is missing meanwhile. An older
 set never replaces a newer one: a master that lost its configuration is refused, and that is a problem to be seen.
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from node.broker.classic.kept_behind import BehindMaster
+from node.broker.classic.queue_ends import QueueEnds, Store
 from node.broker.classic.tables import LOG_END, VALUES_MAX, TablesInFiles, table_version
 from node.broker.client_port import Learn
 from node.broker.introspection import DELETED_TOPICS
@@ -36,7 +37,6 @@ from node.broker.transactions import GROUP as TRANSACTIONS
 from node.message_client.errors import Unavailable
 from node.message_client.link import Link
 from node.message_store.dispatch_mark import OURS
-from node.message_store.local_log import LocalCommitLog
 from node.message_store.write_files import OsDisk
 from node.rocketmq.bodies import (
     DataVersion,
@@ -68,13 +68,9 @@ def is_newer(one: DataVersion, than: DataVersion) -> bool:
     )  # fmt: skip
 
 
-class FollowedStore(Protocol):
+class FollowedStore(Store, Protocol):
     """A slave's."""
 
-    @property
-    def log(self) -> LocalCommitLog: ...
-    @property
-    def end_position(self) -> int: ...
     @property
     def next_offsets(self) -> Ends: ...
 
@@ -143,7 +139,7 @@ class MetadataSync:
         self.here, self._store = CommittedHere(root), store
         if store.end_position == store.log.max_offset:  # else the ends of its queues are not known yet
             self.here.lower(store.next_offsets)
-        self._behind = BehindMaster(store.log)
+        self._behind, self._ends = BehindMaster(store.log), QueueEnds(store)
         self._link: Link | None = None
         self._fresh: set[tuple[str, int]] = set()  # queues that got messages since the master was asked
         self._came = asyncio.Event()
@@ -198,6 +194,7 @@ class MetadataSync:
                 await self._link.close()
             self._link = Link(address)
             self._behind.forget()
+            self._ends.forget()
         try:
             await self.once(self._link)
             self.trouble = ""
@@ -213,6 +210,7 @@ class MetadataSync:
         await self._deleted(link)
         await self._groups(link)
         await self._places(link, await self._offsets(link))
+        await self._ends.follow(link)
         self.rounds += 1
 
     async def _said(self, link: Link, code: Request) -> Json:

@@ -353,6 +353,27 @@ async def test_what_another_slave_got_until_the_promotion_counts(tmp_path: Path)
 
 
 @story
+async def test_of_two_promotions_at_once_no_two_masters_come(tmp_path: Path) -> None:
+    """Each began the same epoch, and both answered sends: what one of them took was lost."""
+    ports = pair_ports("m", "s", "t")
+    settings = {name: classic_settings(tmp_path, name, "slave", ports) for name in "st"}
+    async with AsyncExitStack() as slaves:
+        async with classic(classic_settings(tmp_path, "m", "async_master", ports)) as master, master.client() as client:
+            found = {name: await slaves.enter_async_context(classic(settings[name])) for name in "st"}
+            await until(lambda: len(master.broker.pair.service.acks()) == 2)
+            await client.send(b"1")
+            end = master.broker.store.log.max_offset
+            await until(lambda: all(one.broker.store.log.max_offset == end for one in found.values()))
+        asked = [Promotion(one.broker.pair, name) for name, one in found.items()]
+        accepted = {"lacks_bytes", "slave_not_heard"}
+        epochs = await asyncio.gather(*(one.promote(None, accepted, "ops") for one in asked), return_exceptions=True)
+        masters = [one for one in found.values() if one.broker.is_master]
+        assert len(masters) == len([one for one in epochs if isinstance(one, int)]) < 2, epochs
+        again = await asked[0].promote(None, accepted | {"master_is_there"}, "ops") if not masters else PROMOTION
+        assert again >= PROMOTION and len([one for one in found.values() if one.broker.is_master]) == 1
+
+
+@story
 async def test_consumers_go_on_at_a_master_that_was_replaced(tmp_path: Path) -> None:
     async with AsyncExitStack() as olds:
         async with slave_alone(tmp_path, "async_master") as (slave, ports):

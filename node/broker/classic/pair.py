@@ -28,7 +28,7 @@ from node.ha.asking import EpochTooFar, NoMaster, ask
 from node.ha.client import Done, HAClient, Kept, State, Work
 from node.ha.handshake import Hello, hello_of
 from node.ha.keeper import StoreKeeper
-from node.ha.lineage import Lineage, read_lineage, write_lineage
+from node.ha.lineage import EPOCH_MAX, Lineage, read_lineage, write_lineage
 from node.ha.proof import Proof
 from node.ha.service import HAService
 from node.ha.settings import BrokerRole, HaSettings
@@ -112,6 +112,8 @@ class Pair:
         self._task: asyncio.Task[None] | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._on_disk = lineage
+        self._promised = EPOCH_MAX + 1  # the epoch that a promotion which is under way is to begin
+        self.contested_by = 0  # one at or above it, which was heard of meanwhile: another broker is being promoted, too
         self.service.on_heard = self._heard
         self.service.broker = settings.broker.address
         store.slaves = self.service
@@ -209,7 +211,8 @@ class Pair:
 
     async def promote(self, role: BrokerRole, above: int, by: str, agree: Callable[[Others], None]) -> int:
         """The epoch that began: this slave is master now. `above`: the newest that is known of the pair; `agree` gets
-        what the others hold once none of them follows an older master any more, and raises where that ends it.
+        what the others hold once none of them follows an older master any more, and raises where that ends it, or
+        another promotion that was heard of (`contested_by`).
 
         Raises what `agree` raises, MessageStoreError, OSError: it is a slave still.
         """
@@ -221,11 +224,13 @@ class Pair:
             await asyncio.wait([self._cutting])
         above = max(above, self.lineage.newest)
         try:
-            await self._kept(lambda now: now.hearing(now.promoted_above(above)))
+            self._promised, self.contested_by = self.lineage.promoted_above(above), 0
+            await self._kept(lambda now: now.hearing(self._promised))
             agree(await self.masters())
             await self._begin_epoch(role, is_promoted=True, above=above)
             await self._record(role, f"promoted by {by or 'an operator'}, epoch {self.lineage.epoch}")
         finally:
+            self._promised = EPOCH_MAX + 1
             self._run()
         return self.lineage.epoch
 
@@ -298,6 +303,8 @@ class Pair:
 
     def _heard(self, epoch: int, then: Callable[[], None]) -> None:
         """Somebody was promoted, or is about to be: nothing more comes from an older master."""
+        if epoch >= self._promised:
+            self.contested_by = epoch
         self.client.hear(epoch)
         self.service.lineage = self.client.lineage
 

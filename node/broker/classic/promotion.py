@@ -162,6 +162,9 @@ class Promotion:
 
             def agree(others: Others) -> None:
                 """What reached another slave until it heard of this promotion; one that did not hear may get more."""
+                if pair.contested_by:
+                    text = "another broker of the pair is being promoted, too: promote one of them, alone"
+                    raise NotPromoted([Finding("another_promotion", text, stops=True, can_accept=False)])
                 silent = [self._silent(at, said, len(others)) for at, said in others if isinstance(said, NoMaster)]
                 again = [one for one in (*silent, *self._better(others)) if one.stops and one.code not in accepted]
                 if again:

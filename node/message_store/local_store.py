@@ -5,7 +5,7 @@ follow by dispatch, `LiveReads` reads. A put ends when its message is in its que
 happened: the flush with SYNC_FLUSH, the slaves with SYNC_MASTER (`slaves`, see `node/ha`). Its owner has threads.
 
 Invariants: refusals come before a queue offset is given out; offsets of a queue have no gaps; a put is answered once;
-what a failed disk leaves unknown is never answered PUT_OK; the disk's status counts before the slaves', as in RocketMQ.
+what a failed disk leaves unknown is never answered PUT_OK; the slaves' status counts before the disk's, as in RocketMQ.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,20 @@ def test_sync_flush_answers_when_it_is_on_disk_and_says_so_when_it_is_not_in_tim
     store.flush_failed(OSError("gone"))
     assert fifth[0].status is PutStatus.FLUSH_DISK_TIMEOUT
     assert put(store, 6)[0].status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_of_two_statuses_the_slaves_one_is_answered(tmp_path: Path) -> None:
+    """RocketMQ writes the replica's status over the disk's."""
+
+    class Slow:
+        def handle_ha(self, _next_offset: int, _now_ms: int, done: Callable[[PutStatus], None]) -> None:
+            done(PutStatus.FLUSH_SLAVE_TIMEOUT)
+
+    store = store_at(tmp_path, FlushMode.SYNC_FLUSH)
+    store.slaves = Slow()
+    answer = put(store, 1)
+    store.tick(NOW_MS + 10_000)
+    assert [one.status for one in answer] == [PutStatus.FLUSH_SLAVE_TIMEOUT]
 
 
 def test_who_is_replaced_while_a_flush_runs_answers_nothing_as_stored(tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ async def find_leader(links: Collection[MemberLink]) -> str | None:
 
 def no_leader_among(links: Collection[MemberLink]) -> str:
     """Why there was none to ask, right after `find_leader` found none."""
+    misnamed = "; ".join(link.misnamed for link in links if link.misnamed)
     if any(link.open for link in links):
         silent = {link.member_id: link.address for link in links if link.named_leader is None}
         unseen = sorted({link.named_leader for link in links if link.named_leader in silent})
         named = ", ".join(f"{one} at {silent[one]}" for one in unseen)
         followed = f"; the others follow {named}, which does not answer" if unseen else ""
-        return f"no member that answers leads{followed}"
+        return f"no member that answers leads{followed}{misnamed and f'; {misnamed}'}"
     asked = ", ".join(f"{link.member_id} at {link.address}" for link in links)
-    misnamed = "; ".join(link.misnamed for link in links if link.misnamed)
     if misnamed:
         return f"no member answers ({asked}): {misnamed}"
     if links and all(link.hung_up for link in links):

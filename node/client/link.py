@@ -25,7 +25,7 @@ from node.protocol.entry import BytesLike
 from node.protocol.group_members import MEMBERS_MAX
 from node.protocol.peers import check_peers, split_address
 from node.transport.bodies import BodyError, Fields, dump, load
-from node.transport.connection import Connection, dial
+from node.transport.connection import Connection, HostUnknown, dial
 from node.transport.remoting import FLAG_ONE_WAY, Frame, FrameError
 
 DIAL_WITHIN_S: Final = 2.0
@@ -129,6 +129,7 @@ class MemberLink:
         self._streams: dict[int, Callable[[Frame | Exception], None]] = {}
         self._dialing: asyncio.Lock = asyncio.Lock()
         self._failed_dials, self._why_not = 0, ""
+        self._patience: asyncio.Timeout | None = None  # of the newest dial
         self._closed = False
         # Called again and again while requests wait and nothing comes; None: nobody wants to know.
         self.on_silence: Callable[[MemberLink], None] | None = None
@@ -138,7 +139,7 @@ class MemberLink:
         self._doubt_timer: asyncio.TimerHandle | None = None
         self.hung_up = False  # its newest connection was closed by the other side
         self.foreign = False  # when it was dialled last, another group's member answered
-        self.misnamed = ""  # or another member, and this says so
+        self.misnamed = ""  # or its address is wrong: another member answers there, or nobody knows the host's name
 
     def another(self) -> MemberLink:
         """One more to the same member, for the same event loop."""
@@ -170,13 +171,17 @@ class MemberLink:
             connection, self.hung_up, self.misnamed = Connection(self._on_frame, self._on_closed), False, ""
             host, port = split_address(self.address)
             try:
-                async with asyncio.timeout(DIAL_WITHIN_S):
+                async with asyncio.timeout(DIAL_WITHIN_S) as self._patience:
                     await dial(connection, host, port, self._tls)
-                async with asyncio.timeout(DIAL_WITHIN_S):  # its own: far away, TLS alone is most of a dial's
+                # Its own: far away, TLS alone is most of a dial's.
+                async with asyncio.timeout(DIAL_WITHIN_S) as self._patience:
                     await self._check_group(connection)
             except (OSError, TimeoutError, RemotingError, BodyError) as error:
                 connection.abort()
+                self._check_open_client()
                 self._failed_dials += 1
+                if isinstance(error, HostUnknown):
+                    self.misnamed = f"{self.member_id}: {error}"
                 self._why_not = f"{self.member_id} at {self.address}: {str(error) or 'no connection in time'}"
                 raise Lost(self._why_not, sent=False) from error
             except BaseException as error:  # another group's; or whoever wanted it is not interested any more
@@ -372,8 +377,10 @@ class MemberLink:
             connection.abort()
 
     def close(self) -> None:
-        """For good: what waits here ends as lost, and nothing is dialled any more."""
+        """For good: what waits here ends as lost, a dial under way too, and nothing is dialled any more."""
         self._closed = True
+        if self._patience is not None:
+            with suppress(RuntimeError):  # that dial has ended
         for timer in (self._look_timer, self._doubt_timer):
             if timer is not None:
                 timer.cancel()

@@ -51,6 +51,10 @@ QUICK_UNSENT_BYTES_MAX: Final = 1024 * 1024
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 5))
 
 
+class HostUnknown(ConnectionError):
+    """A host's name has no address: it is written wrong, or the resolver is away."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """See the module's docstring. `peer_id` is the member that a HELLO proved it to be, else None."""
 
@@ -325,6 +329,9 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def dial(connection: Connection, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-    """Opens `connection`. Raises OSError."""
+    """Opens `connection`. Raises HostUnknown, OSError."""
     loop = asyncio.get_running_loop()
-    await loop.create_connection(lambda: connection, host, port, ssl=tls)
+    try:
+        await loop.create_connection(lambda: connection, host, port, ssl=tls)
+    except socket.gaierror as error:
+        raise HostUnknown(f"the host name {host} cannot be resolved ({error.strerror})") from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
@@ -10,6 +12,7 @@ import pytest
 
 from node.client import Denied, LedgerClient, OutcomeUnknown, Unreachable
 from node.client import link as link_module
+from node.client.errors import Closed
 from node.client.leader import find_leader, no_leader_among
 from node.client.link import GroupIdentity, MemberLink
 from node.protocol.codes import RequestCode, ResponseCode
@@ -268,6 +271,48 @@ def test_whoever_reaches_nobody_hears_where_it_asked() -> None:
             assert no_leader_among([silent, link]) == "no member that answers leads"
             link.close()
 
+    asyncio.run(work())
+
+
+def test_whoever_gave_a_name_that_nobody_knows_hears_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody_knows(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            member = await ScriptedMember(None).listen()
+            stack.push_async_callback(member.close)
+            link, lost = MemberLink("n1", member.address, "g"), MemberLink("n0", "no-such-host:20911", "g")
+            stack.callback(link.close)
+            await link.connect()
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nobody_knows)
+            why = "the host name no-such-host cannot be resolved (Name or service not known)"
+            with pytest.raises(ConnectionError, match=re.escape(f"n0 at no-such-host:20911: {why}")):
+                await lost.connect()
+            assert no_leader_among([lost]) == f"no member answers (n0 at no-such-host:20911): n0: {why}"
+            assert no_leader_among([lost, link]) == f"no member that answers leads; n0: {why}"
+
+    asyncio.run(work())
+
+
+def test_a_dial_under_way_ends_when_its_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialling = asyncio.Event()
+
+    async def nobody_answers(*_: object) -> None:
+        dialling.set()
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        client = LedgerClient({"n0": "127.0.0.1:1"}, group="g", deadline_s=3600.0)
+        waiting = asyncio.create_task(client.read(0, 1))
+        await dialling.wait()
+        await client.close()
+        with pytest.raises(Closed):
+            async with asyncio.timeout(30):
+                await waiting
+
+    monkeypatch.setattr(link_module, "dial", nobody_answers)
+    monkeypatch.setattr(link_module, "DIAL_WITHIN_S", 3600.0)
     asyncio.run(work())
 
 

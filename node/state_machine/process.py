@@ -14,15 +14,14 @@ import contextlib
 import gc
 import select
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from traceback import format_exc
 from typing import Any, Final
 
-from node.printable import escaped, print_line
 from node.protocol.entry import BytesLike
 from node.protocol.group_kind import GroupKind
 from node.snapshots import directory as snapshots
@@ -43,6 +42,7 @@ from node.state_machine.frames import (
 from node.state_machine.interface import StateMachine
 from node.state_machine.kind import path_of
 from node.state_machine.questions import Questions
+from node.state_machine.raised import tell_raised
 from node.state_machine.saving import ERROR_BYTES_MAX, CopiedSave, Save, SteppedSave, Target
 from node.transport.machine_frames import PackedAnswers
 
@@ -56,7 +56,6 @@ PASSED_NS: Final = 60_000_000_000  # behind its rest, before it saves what passe
 AGAIN_NS_MIN: Final = 5_000_000_000  # after a save that failed; twice as long after each further one
 AGAIN_NS_MAX: Final = 300_000_000_000
 COLLECTOR_THRESHOLDS: Final = (20_000, 20, 50)  # a batch of commands is some thousand objects, and soon gone
-TRACEBACK_CHARS_MAX: Final = 20_000
 MS: Final = 1_000_000
 
 
@@ -82,12 +81,6 @@ def machine_of(choice: str) -> StateMachine:
     if not (isinstance(made, type) and issubclass(made, StateMachine)):
         raise ValueError(f"{choice}: {name} is no class that implements node.state_machine.StateMachine")
     return made()
-
-
-def tell_raised(traceback: str) -> None:
-    """To the engine's standard error, which is this process's, too; no text of a command's begins a line there."""
-    lines = traceback[-TRACEBACK_CHARS_MAX:].splitlines()
-    print_line("\n".join(f"state machine: {escaped(line)}" for line in lines), sys.stderr)
 
 
 class Process:
@@ -322,7 +315,7 @@ class Process:
 
 
 def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:
-    """The whole life; why it ends goes to the engine, which says it in its log."""
+    """The whole life; why it ends goes to the engine, which says it in its log, its traceback to standard error."""
     try:
         try:
             machine = machine_of(options.choice)
@@ -332,6 +325,7 @@ def serve(connection: socket.socket, options: Options, kind: GroupKind) -> int:
     except (EngineGone, ConnectionError, BrokenPipeError):
         return 0
     except Exception as error:
+        tell_raised(format_exc())
         text = f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             connection.sendall(b"".join(frames.frame(Kind.FAILED, text.encode()[:ERROR_BYTES_MAX])))

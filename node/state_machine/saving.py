@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from traceback import format_exc
 from typing import Final, NamedTuple, Protocol
 
 from node.children import end_with_parent
 from node.priority import LOW_PRIORITY_NICENESS, lower_priority
 from node.snapshots import directory as snapshots
 from node.state_machine.interface import Write
+from node.state_machine.raised import tell_raised
 from node.store.errors import StoreError, StoreRefused
 
 ERROR_BYTES_MAX: Final = 1000
@@ -131,9 +133,10 @@ def _saved(save: Callable[[Write], None], target: Target) -> str:
             raise
         writer.commit(target.meta, target.damaged)
         snapshots.keep_newest(target.directory, target.kept)
-    except StoreError as error:
+    except (StoreError, _Abandoned) as error:
         return str(error)
     except Exception as error:
+        tell_raised(format_exc())
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -181,6 +184,7 @@ class SteppedSave:
         try:
             piece = next(self._pieces, None)
         except Exception as error:
+            tell_raised(format_exc())
             self._stop(f"{type(error).__name__}: {error}")
             return
         if piece is None:

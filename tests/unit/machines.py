@@ -83,3 +83,18 @@ class Saved(Journal):
         head, _, rest = b"".join(pieces).partition(b"\n")
         super().load([rest])
         assert len(self.lines) == int(head)
+
+
+class Unsaved(Journal):
+    """Cannot save, by a copy of the process."""
+
+    def save(self, write: Write) -> None:
+        raise RuntimeError("I cannot save that")
+
+
+class UnsavedInSteps(Journal):
+    """The same in steps."""
+
+    def save_in_steps(self) -> Iterator[bytes]:
+        yield b"begun"
+        raise RuntimeError("I cannot save that")

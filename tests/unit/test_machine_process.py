@@ -85,6 +85,13 @@ async def saved(machine: MachineProcess) -> tuple[int, str]:
     return await done
 
 
+def assert_traceback(capfd: pytest.CaptureFixture[str], text: str) -> None:
+    """On standard error, which is the engine's; it ends in the state machine's own file, and what it raised."""
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("state machine: ")]
+    said = "\n".join(lines)
+    assert "Traceback (most recent call last)" in said and "machines.py" in said and text in said
+
+
 def pid_of(machine: MachineProcess) -> int:
     assert machine._process is not None
     return machine._process.pid
@@ -308,16 +315,19 @@ def test_a_question_that_cannot_be_answered_says_why(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_one_that_cannot_be_loaded_is_an_alarm_that_says_why(tmp_path: Path) -> None:
+def test_one_that_cannot_be_loaded_is_an_alarm_that_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
         await until(lambda: "applier_down" in alarms(engine))
         assert "no licence found" in alarms(engine)["applier_down"]
         assert engine.replica.role in (Role.LEADER, Role.CANDIDATE, Role.FOLLOWER) and not engine.reason
 
     run(tmp_path, work, choice="tests.unit.machines:Broken")
+    assert_traceback(capfd, "no licence found")
 
 
-def test_a_snapshot_that_load_refuses_is_moved_away_and_the_log_applied_again(tmp_path: Path) -> None:
+def test_a_snapshot_that_load_refuses_is_moved_away_and_the_log_applied_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """An earlier release took a save of nothing for a snapshot. What the advice for it says does help."""
     choice = "tests.unit.machines:Saved"
 
@@ -338,6 +348,7 @@ def test_a_snapshot_that_load_refuses_is_moved_away_and_the_log_applied_again(tm
     writer = snapshots.SnapshotWriter(tmp_path)
     writer.commit(newest.meta)
     run(tmp_path, refused, choice=choice, store=store)
+    assert_traceback(capfd, "invalid literal for int")
     newest.path.rename(tmp_path / newest.path.name)
     run(tmp_path, read, choice=choice, store=store)
 
@@ -356,6 +367,18 @@ def test_a_state_that_cannot_be_saved_is_said_until_one_is(tmp_path: Path, monke
         assert index >= 0 and (error, said[-1]) == ("", None)
 
     run(tmp_path, work)
+
+
+@pytest.mark.parametrize("choice", ["tests.unit.machines:Unsaved", "tests.unit.machines:UnsavedInSteps"])
+def test_what_save_raised_is_on_standard_error_with_its_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], choice: str
+) -> None:
+    async def work(engine: Engine, machine: MachineProcess, client: MachineClient) -> None:
+        await client.command(b"a")
+        assert await saved(machine) == (-1, "RuntimeError: I cannot save that")
+
+    run(tmp_path, work, choice=choice)
+    assert_traceback(capfd, "I cannot save that")
 
 
 def test_a_batch_ends_where_a_save_is_due_and_nothing_of_it_is_lost(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from node.protocol.group_kind import Channel
 from node.snapshots.directory import SnapshotMeta
 from node.state_machine.caller import Answer, Caller, OutOfOrder, Question
 from node.state_machine.kind import Type, body_of, kind_of
-from node.state_machine.process import tell_raised
+from node.state_machine.raised import tell_raised
 from node.store.memory_store import MemoryStore
 from tests.unit.machines import Journal
 

@@ -28,6 +28,7 @@ from typing import Final
 from node.background import Background, reason_of
 from node.children import apart, environment, python
 from node.private_files import keep_files_private
+from node.regular_file import open_regular
 from node.rereading import HangUp
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
@@ -70,8 +71,10 @@ def data_directory(arguments: Sequence[str], environ: Mapping[str, str]) -> Path
     named += [environ[name] for name in DATA_VARIABLES if name in environ]
     for name in values_of("--config", arguments)[-1:] or [environ.get("QUORUMSCOPE_CONFIG", "")]:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the engine says what is wrong with it
-            found = tomllib.loads(Path(name).read_text(encoding="utf-8")).get("node", {}).get("data") if name else None
-            named += [found] if isinstance(found, str) else []
+            if name:
+                with open_regular(Path(name)) as file:
+                    found = tomllib.load(file).get("node", {}).get("data")
+                named += [found] if isinstance(found, str) else []
     return Path(named[0] if named else DEFAULT_DATA)
 
 
@@ -177,7 +180,8 @@ def _speaks_of(texts: Sequence[str], variables: str, arguments: Sequence[str], e
         return True
     for name in filter(None, [environ.get("QUORUMSCOPE_CONFIG", ""), *values_of("--config", arguments)]):
         with contextlib.suppress(OSError, UnicodeDecodeError):  # the engine says what is wrong with it
-            content = Path(name).read_text(encoding="utf-8")
+            with open_regular(Path(name)) as file:
+                content = file.read().decode()
             if any(text in content for text in texts):
                 return True
     return False

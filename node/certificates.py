@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from node.regular_file import open_regular
+
 PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 FILE_BYTES_MAX: Final = 4 << 20
 SEQUENCE, VERSION, UTC_TIME, GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
@@ -19,7 +21,7 @@ SEQUENCE, VERSION, UTC_TIME, GENERALIZED_TIME = 0x30, 0xA0, 0x17, 0x18
 
 def ends_of(path: Path) -> list[datetime]:
     """The end of each certificate in the file. Raises OSError, ValueError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         text = file.read(FILE_BYTES_MAX).decode("ascii", "replace")
     found = [not_after(ssl.PEM_cert_to_DER_cert(one)) for one in PEM.findall(text)]
     if not found:

@@ -37,6 +37,7 @@ from node.control_tokens import TokensError, read_tokens
 from node.ha_table import HaTable, ha_trouble
 from node.own_addresses import addresses_trouble
 from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
+from node.regular_file import open_regular
 from node.tls_files import tls_trouble
 
 __all__ = [
@@ -215,12 +216,13 @@ class Settings(BaseModel):
 def read_token(path: Path) -> str:
     """A token file's content. Raises ConfigError when there is none, or when it is empty or readable by others."""
     try:
-        token = path.read_text().strip()
+        with open_regular(path) as file:
+            mode, token = os.fstat(file.fileno()).st_mode, file.read().decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"token file {path}: {getattr(error, 'strerror', None) or error}") from error
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"token file {path}: a token is one word of at least 16 characters")
-    if path.stat().st_mode & 0o007:
+    if mode & 0o007:
         raise ConfigError(f"token file {path}: others may read it; chmod o-rwx {path}")
     return token
 
@@ -318,11 +320,11 @@ def load(
 def _put_file(layers: _Layers, path: Path) -> None:
     origin = f"file {path}"
     try:
-        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{origin}: there is no such file") from error
+        with open_regular(path) as file:
+            parsed = tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"{origin}: {error.strerror}") from error
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise ConfigError(f"{origin}: {why}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, not UTF-8, a number of thousands of digits
         raise ConfigError(f"{origin}: {error}") from error
     for table, content in parsed.items():

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from node.access_rows import RIGHTS, Right
+from node.regular_file import open_regular
 
 PREFIX: Final = "qsn_"
 NEVER: Final = "never"
@@ -114,7 +115,7 @@ def tokens_of(text: str, path: Path) -> tuple[ControlToken, ...]:
 def read_tokens(path: Path) -> tuple[ControlToken, ...]:
     """Raises TokensError."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(FILE_BYTES_MAX + 1)
         text = data.decode()

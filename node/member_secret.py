@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from node.config import ConfigError
+from node.regular_file import open_regular
 
 SECRET_CHARACTERS_MIN: Final = (
     32  # whoever connects gets a mac to guess at: so it must be drawn at random, not thought up
@@ -26,7 +27,7 @@ FILE_BYTES_MAX: Final = 64 * 1024
 def read_secrets(path: Path) -> tuple[bytes, ...]:
     """The secrets, the one to prove first. Raises ConfigError, which never quotes the file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(FILE_BYTES_MAX)
     except OSError as error:

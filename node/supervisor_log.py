@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from node.regular_file import open_regular
 
 if TYPE_CHECKING:
     from node.logs import Log
@@ -47,7 +50,7 @@ def in_file(arguments: Sequence[str], name: str) -> str | None:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
+        with open_regular(Path(path)) as file:
             found = tomllib.load(file).get("node", {}).get(name)
     except (OSError, ValueError, AttributeError, RecursionError):
         return None

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 from node.measured_tls import server_context
+from node.regular_file import open_regular
 
 
 def tls_trouble(certificate: Path | None, key: Path | None, authority: Path | None) -> str | None:
@@ -14,7 +15,7 @@ def tls_trouble(certificate: Path | None, key: Path | None, authority: Path | No
         if path is None:
             continue
         try:
-            path.open("rb").close()
+            open_regular(path).close()
         except FileNotFoundError:
             return f"{path}: there is no such file"
         except OSError as error:

@@ -1,0 +1,32 @@
+"""A file that a configuration or a command names (a token, a secret, a certificate), opened for reading.
+
+Invariant: nobody waits for what is no file: a FIFO without a writer would hold up whoever opens it, at a SIGHUP a whole
+member, and some devices give bytes without end. What the shell hands over (`<(...)`, /dev/stdin) is open already, and
+/dev/null is empty: they are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, Final
+
+HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", os.devnull)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Raises OSError, also for what is no regular file."""
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    if str(path).startswith(HANDED_OVER):
+        os.set_blocking(file.fileno(), True)
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "this is no regular file", str(path))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -216,16 +216,17 @@ def slow_link(facts: Facts) -> Iterator[Finding]:
         usual, ours_ms = usual_ms(known, node_id), late[node_id]
         if not is_slow(rtt_ms, usual):
             continue
-        rest = f", the {'others' if len(known) > 2 else 'other'} in {spell_ms(usual)}" if usual is not None else ""
-        text = f"{node_id} answers the leader in {spell_ms(rtt_ms)}{rest}"
+        others = f"other follower{'s' if len(known) > 2 else ''}"
+        rest = f", the {others} {spell_ms(usual)}" if usual is not None else ""
+        text = f"{node_id} answers the leader slowly, for {{age}}: it takes {spell_ms(rtt_ms)}{rest}"
         if is_slow(rtt_ms - ours_ms, usual):
-            yield Finding("slow_link", ATTENTION, f"{text}, for {{age}}", node_id, grace_s=SLOW_GRACE_S)
+            yield Finding("slow_link", ATTENTION, text, node_id, grace_s=SLOW_GRACE_S)
         else:
-            text += f", and came up to {spell_ms(ours_ms)} late to its own clock, for {{age}}"
+            text += f", and its own timers came up to {spell_ms(ours_ms)} late"
             yield Finding("engine_late", ATTENTION, text, node_id, grace_s=LATE_GRACE_S)
     if leader is not None and len(known) > 1 and all(rtt - late[one] >= SLOW_MS for one, rtt in known.items()):
         usual = median(known.values())
-        text = f"All followers answer the leader {leader.id} slowly, in {spell_ms(usual)}, for {{age}}"
+        text = f"All followers answer the leader {leader.id} slowly, for {{age}}: they take {spell_ms(usual)}"
         yield Finding("slow_link", ATTENTION, text, leader.id, grace_s=SLOW_GRACE_S)
 
 

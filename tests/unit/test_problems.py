@@ -694,9 +694,12 @@ TABLE: list[tuple[Callable[[Story], None], str, list[str], str, str]] = [
     (deaf_on_one_way, "attention", ["one_way"], "n1 does not hear the leader n0, which hears it: a one-way link", ""),
     (mute_on_one_way, "attention", ["one_way"], "The leader n0 does not hear n1, which hears it: a one-way link", ""),
     (heard_a_while_ago, "unknown", [], "is not known: n0 heard n1 0.5 s ago.", "Quorum stands"),
-    (slow_one, "attention", ["slow_link"], "n2 answers the leader in 250 ms, the other in 0.8 ms, for 2 s.", ""),
+    (
+        slow_one, "attention", ["slow_link"],
+        "n2 answers the leader slowly, for 2 s: it takes 250 ms, the other follower 0.8 ms.", "",
+    ),
     (slow_for_a_moment, "ok", [], "All 3 replicas are in step.", ""),
-    (slow_all, "attention", ["slow_link"], "All followers answer the leader n0 slowly, in 250 ms", ""),
+    (slow_all, "attention", ["slow_link"], "All followers answer the leader n0 slowly, for 2 s: they take 250 ms.", ""),
     (sends_again, "attention", ["resends"], "8 pushes to n2 were sent again in the last 10 s.", ""),
     (lacks_one_entry, "attention", ["lagging"], "n2 lacks an entry, for 4 s.", ""),
     (

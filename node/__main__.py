@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from typing import Final
 
 from node.background import Background, reason_of
 from node.children import apart, environment, python
+from node.down_reason import REASON_FILE, clear_reason, leave_reason
 from node.private_files import keep_files_private
 from node.regular_file import open_regular
 from node.rereading import HangUp
@@ -46,11 +46,10 @@ STEADY_AFTER_S: Final = 30.0  # an engine that ran this long starts again withou
 STOP_WITHIN_S: Final = 2.5  # then SIGKILL: a node stops within three seconds
 LOOK_AGAIN_S: Final = 0.1  # until the directory is there
 LOOK_AGAIN_AT_DISK_S: Final = 1.0
-STAYS_DOWN: Final = "its engine refused to run, its output says why, and nothing starts it again by itself"
+STAYS_DOWN: Final = "it refused to run, its output says why, and nothing starts it again by itself"
 DEFAULT_DATA: Final = "data"  # as `node.config_models` has it
 DATA_VARIABLES: Final = ("QUORUMSCOPE_NODE__DATA", "QUORUMSCOPE_NODE_DATA")
 FLAG_EXIT_WITH_ENGINE: Final = "--exit-with-engine"
-REASON_FILE: Final = "engine-refused.json"
 ENGINE: Final = "node.server"
 BROKER: Final = "node.broker"
 RUNNING: Final[dict[str, asyncio.subprocess.Process]] = {}  # by module, the newest of each
@@ -144,7 +143,7 @@ def record_crash(data: Path | None, reason: str) -> None:
     try:
         said_at = path.stat().st_mtime if path.exists() else 0.0
         if not 0 <= time.time() - said_at < 5.0:  # a clock that was set back makes it no news
-            path.write_text(json.dumps(noted(reason)) + "\n")
+            leave_reason(data, reason)
     except OSError as error:  # a full disk ends engines too: then of all times the supervisor has to go on
         note("no_reason_file", "error", reason=f"{path}: {error.strerror}; {reason}")
 
@@ -154,20 +153,8 @@ async def record_refusal(data: Path) -> None:
     was mounted read-only, say. A control plane that finds none says that it is started again by itself."""
     while data.is_dir() and not (data / REASON_FILE).exists():
         with contextlib.suppress(OSError):
-            (data / REASON_FILE).write_text(json.dumps(noted(STAYS_DOWN)) + "\n")
+            leave_reason(data, STAYS_DOWN)
         await asyncio.sleep(LOOK_AGAIN_AT_DISK_S)
-
-
-def noted(reason: str) -> dict[str, str]:
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"reason": reason, "at": at, "command": "quorumscope node"}
-
-
-def clear_reason(data: Path | None) -> None:
-    """A running engine has no reason to be down."""
-    if data is not None:
-        with contextlib.suppress(OSError):
-            (data / REASON_FILE).unlink(missing_ok=True)
 
 
 def may_have_broker(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -311,7 +298,8 @@ async def supervise(arguments: Sequence[str]) -> int:
     hang_up.listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `quorumscope node` lets it wait until here
 
-    clear_reason(data)
+    with contextlib.suppress(OSError):
+        clear_reason(data)
     unasked = asyncio.Event()  # nobody asks for another control plane
     background = Background(lambda name, error: note("task_failed", "error", task=name, reason=reason_of(error)))
     control = background.keep(

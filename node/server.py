@@ -28,6 +28,7 @@ import uvloop
 
 from node.collector import Collector
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments, read_again
+from node.down_reason import REASON_FILE, clear_reason, leave_reason
 from node.engine.action_trail import ActionTrail
 from node.engine.clock import wall_text
 from node.engine.engine import Engine
@@ -58,16 +59,14 @@ EXIT_REFUSED: Final = 3
 EXIT_USAGE: Final = 64
 EXIT_UNAVAILABLE: Final = 69
 Reread = Callable[[], Settings]  # the configuration as it is by now
-REASON_FILE: Final = "engine-refused.json"
 
 
 def say(code: int, reason: str, data: Path | None, log: Log | None = None) -> int:
     """The one line on stderr, and the same for the control plane; returns the code."""
     line = " ".join(reason.split())
     if data is not None and data.is_dir():
-        note = {"reason": line, "at": wall_text(), "command": "quorumscope node", "exit_code": code}
         try:
-            (data / REASON_FILE).write_text(json.dumps(note) + "\n")
+            leave_reason(data, line, code)
         except OSError as error:
             print_line(f"node: {data / REASON_FILE}: {error.strerror}", sys.stderr)
     if log is None:
@@ -212,7 +211,7 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     process.when_ticked.append(collector.ticked)
 
     def ready(port: int) -> None:
-        (data / REASON_FILE).unlink(missing_ok=True)
+        clear_reason(data)
         line = {"event": "ready", "id": settings.node.id, "port": port, "pid": os.getpid(), "boot_id": engine.boot_id}
         print_line(json.dumps(line), sys.stdout)
 

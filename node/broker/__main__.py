@@ -37,6 +37,7 @@ from node.broker.dispatched_log import AnotherLog
 from node.broker.java_conf import java_conf, moved_levels
 from node.collector import Collector
 from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
+from node.down_reason import leave_reason
 from node.logs import Log
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError, StoreMoved
@@ -139,8 +140,11 @@ def reread(log: Log, arguments: Sequence[str], rereading: Rereading) -> None:
         log.note("not_reread", "error", reason=str(error))
 
 
-def last_word(log: Log, code: int, error: BaseException) -> int:
-    text = " ".join(str(error).split()) or type(error).__name__
+def last_word(log: Log, code: int, error: BaseException, settings: Settings) -> int:
+    text, data = " ".join(str(error).split()) or type(error).__name__, settings.node.data
+    if settings.ha.is_classic and data.is_dir():
+        with contextlib.suppress(OSError):  # its log has it
+            leave_reason(data, f"the broker ended with exit code {code}: {text}", code)
     fields: dict[str, Any] = {"reason": text, "exit_code": code}
     log.last_word(f"node.broker: {text}", **fields)
     return code
@@ -161,11 +165,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         uvloop.run(serve(settings, log, arguments))
     except (AnotherLog, LockHeld, StoreMoved, ConfigError) as error:
-        return last_word(log, EXIT_REFUSED, error)
+        return last_word(log, EXIT_REFUSED, error, settings)
     except PortTaken as error:
-        return last_word(log, EXIT_UNAVAILABLE, error)
+        return last_word(log, EXIT_UNAVAILABLE, error, settings)
     except (OSError, ValueError, MessageStoreError) as error:
-        return last_word(log, EXIT_CRASHED, error)
+        return last_word(log, EXIT_CRASHED, error, settings)
     else:
         log.note("stopped")
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -73,7 +74,7 @@ def make_parts(settings: Settings) -> Parts:
         settings, link, files, LogFiles(settings), snapshots, Operations(), package_version(), asyncio.Event()
     )
     parts.data_look = DataLook(settings.node.data, is_unwritable, False)
-    snapshots.data_look = DataLook(settings.node.data, why_down, None)
+    snapshots.data_look = DataLook(settings.node.data, partial(why_down, in_a_pair=settings.ha.is_classic), None)
     if settings.broker.has_broker:
         parts.broker = BrokerLink(settings)
         if settings.ha.is_classic:

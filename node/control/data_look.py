@@ -7,18 +7,17 @@ Invariants: one question at a time; while it is out, or takes long, the last ans
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from node.down_reason import reason_left
 from node.unwritable import is_unwritable, why_denied, why_gone
 
 T = TypeVar("T")
 PATIENCE_S: Final = 0.2  # a disk that is well answers within microseconds
-REASON_FILE: Final = "engine-refused.json"
 
 
 class DataLook(Generic[T]):
@@ -52,14 +51,11 @@ class DataLook(Generic[T]):
         asked.set_result(None)
 
 
-def why_down(data: Path) -> str | None:
-    """What the engine or its supervisor wrote down at its end, unless neither could; None: nothing tells."""
+def why_down(data: Path, *, in_a_pair: bool = False) -> str | None:
+    """What the engine (in a pair the broker) or its supervisor wrote down at its end, unless neither could; None:
+    nothing tells."""
     if is_unwritable(data):  # what stands there is from before
         return why_denied(data)
     if not data.exists():  # nor the word that its engine left
-        return why_gone(data)
-    try:
-        note = json.loads((data / REASON_FILE).read_text())
-        return str(note["reason"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return why_gone(data, in_a_pair=in_a_pair)
+    return reason_left(data)

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from node.config import Settings
 from node.control.broker_link import BrokerLink
 from node.control.common import Json, Parts, PartsDep, answer
+from node.control.engine_link import EngineAway
 from node.control.ha_metrics import exposition
 from node.control.messages import STATE_WITHIN_S, link_of
 from node.control.problems import Problem
 from node.control.snapshots import now_text
+from node.message_client.errors import Unavailable
 from node.openapi_statuses import says
 from node.views.base import AnswerView
 from node.views.broker import BrokerSaid
@@ -28,7 +29,8 @@ router = APIRouter(prefix="/api/v1", tags=["classic HA"])
 DOWN: Final = "down"
 
 
-async def said(settings: Settings, link: BrokerLink, started_with: str | None = None) -> HaView:
+async def said(parts: Parts, started_with: str | None = None) -> HaView:
+    settings, link = parts.settings, link_of(parts)
     ha = settings.ha
     known: Json = {
         "as_of": now_text(), "broker": "ok", "reason": None, "name": settings.node.group, "self_id": settings.node.id,
@@ -40,19 +42,21 @@ async def said(settings: Settings, link: BrokerLink, started_with: str | None = 
     except Problem as problem:
         if problem.status != 503:
             raise
-        return HaView.model_validate(known | {"broker": DOWN, "reason": str(problem.__cause__ or problem)})
+        why, reason = problem.__cause__, str(problem.__cause__ or problem)
+        if isinstance(why, Unavailable) and not why.sent:
+            reason = await parts.snapshots.down_reason(EngineAway(reason))
+        return HaView.model_validate(known | {"broker": DOWN, "reason": reason})
 
 
 @router.get("/ha", response_model=HaView, responses=says(HaView))
 async def ha(parts: PartsDep) -> Response:
     """This broker's place in its pair: role, epoch, offsets, connections, whom puts wait for, what is wrong."""
-    return answer(await said(parts.settings, link_of(parts), parts.started_with))
+    return answer(await said(parts, parts.started_with))
 
 
 async def metrics(parts: Parts) -> str:
     """The text of `GET /metrics`."""
-    link = link_of(parts)
-    found, broker = await asyncio.gather(said(parts.settings, link), _broker(link))
+    found, broker = await asyncio.gather(said(parts), _broker(link_of(parts)))
     return exposition(found, broker)
 
 
@@ -63,10 +67,9 @@ async def _broker(link: BrokerLink) -> BrokerSaid | None:
         return None
 
 
-async def _state(settings: Settings, link: BrokerLink, view: type[AnswerView]) -> AnswerView:
+async def _state(parts: Parts, view: type[AnswerView]) -> AnswerView:
     """A broker without an engine, for those who ask for a member's state: role, epoch as term, who leads."""
-    found = await said(settings, link)
-    node = settings.node
+    found, node = await said(parts), parts.settings.node
     role: dict[str, Any] = {"role": None, "leader_id": None}
     if found.is_master is not None:
         role = {
@@ -90,5 +93,4 @@ def _followed(found: HaView) -> str | None:
 
 def use(parts: Parts) -> None:
     """Has the control plane answer `GET state` from a broker in classic mode, which has no engine."""
-    assert parts.broker is not None
-    parts.snapshots.without_log = partial(_state, parts.settings, parts.broker)
+    parts.snapshots.without_log = partial(_state, parts)

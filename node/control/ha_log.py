@@ -61,7 +61,7 @@ def version_of(found: HaView) -> str:
 
 
 async def look(parts: Parts) -> HaView:
-    return await ha.said(parts.settings, link_of(parts))
+    return await ha.said(parts)
 
 
 @router.get("/log", response_model=HaLog, responses=says(HaLog))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from node import __main__ as supervisor
-from node.__main__ import REASON_FILE, STAYS_DOWN, record_crash, record_refusal
+from node.__main__ import STAYS_DOWN, record_crash, record_refusal
+from node.down_reason import REASON_FILE
 
 
 @pytest.mark.parametrize(("age_s", "kept"), [(0, True), (3600, False)])

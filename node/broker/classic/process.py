@@ -13,6 +13,7 @@ from node.broker.classic.broker import ClassicBroker, open_files
 from node.broker.client_port import ClientPort, PortTaken, listen
 from node.collector import Collector
 from node.config import Settings, split_address
+from node.down_reason import clear_reason
 from node.ha.sockets import CannotListen
 from node.logs import Log
 from node.message_store.errors import MessageStoreError, StoreMoved
@@ -44,6 +45,7 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
             raise PortTaken(f"{settings.ha.address} cannot be listened on ({error}): end what uses it") from error
         port = await listen(clients, settings)
         log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}", ha=settings.ha.address)
+        clear_reason(settings.node.data)
         said = {"event": READY, "id": settings.node.id, "pid": os.getpid(), "role": broker.pair.role.value}
         print_line(json.dumps(said), sys.stdout)
         await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -293,6 +293,7 @@ class FileStore(LogStore):
         self._faults.note(faults)
 
     def save_faults(self) -> None:
+        self.files.check_place()  # a copy that was put there has its own
         self._faults.save()
 
     def scrub(self, from_index: int, max_bytes: int) -> Scrubbed:

@@ -15,6 +15,8 @@ from node.engine.disk import Disk
 from node.engine.process import Process
 from node.protocol.codes import FlushMode
 from node.store.errors import StoreIOError, StoreMoved
+from node.store.faults.known_faults import FAULTS
+from node.store.faults.results import Fault
 from node.store.file_store import FileStore
 from tests.unit.store_fixtures import fill, kill, open_store, record, sync
 from tests.unit.test_disk_reads import never
@@ -99,6 +101,18 @@ def test_no_vote_is_given_and_nothing_is_cut(tmp_path: Path, take: Taken) -> Non
     with pytest.raises(StoreIOError):
         store.truncate(3, record(store, 3))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    kill(store)
+
+
+@WAYS
+def test_what_is_damaged_is_not_written_over_anothers_word(tmp_path: Path, take: Taken) -> None:
+    """A copy has its own list, and its start looks at nothing else that is old."""
+    store, directory = opened(tmp_path)
+    store.note_faults([Fault(2, 2, "crc_invalid")])
+    take(directory)
+    with pytest.raises(StoreMoved):
+        store.save_faults()
+    assert not list(tmp_path.rglob(FAULTS))
     kill(store)
 
 

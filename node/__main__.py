@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from node.background import Background, reason_of
-from node.children import apart, environment, python
+from node.children import apart, environment, how_ended, python
 from node.down_reason import REASON_FILE, clear_reason, leave_reason
 from node.private_files import keep_files_private
 from node.regular_file import open_regular
@@ -132,7 +132,7 @@ async def stop(child: Child) -> None:
 def how(code: int, module: str = ENGINE) -> str:
     """How a process ended, in words."""
     name = "the engine" if module == ENGINE else "the broker"
-    return f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
+    return f"{name} {how_ended(code)}"
 
 
 def record_crash(data: Path | None, reason: str) -> None:
@@ -203,12 +203,11 @@ async def keep_beside(
             continue
         if code in NOT_RESTARTED:
             if code:
-                reason = f"{name} ended with {code} and stays down"
+                reason = f"{name} {how_ended(code)} and stays down"
                 note(f"{module.rpartition('.')[2]}_ended", "error", reason=reason, exit_code=code)
             return
         wait_s = back_off_s(wait_s, time.monotonic() - child.started_at)
-        ended = f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
-        reason = f"{ended}; it is started again in {wait_s:.1f} s"
+        reason = f"{name} {how_ended(code)}; it is started again in {wait_s:.1f} s"
         note(f"{module.rpartition('.')[2]}_ended", "error", reason=reason, exit_code=code)
         await _wait(stopping, wait_s)
 

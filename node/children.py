@@ -1,5 +1,5 @@
 """How a child process is started: out of reach of the terminal's signals, never outliving who started it, and from our
-own code: a folder that happens to hold a package `node` or `app` is not looked into.
+own code: a folder that happens to hold a package `node` or `app` is not looked into. And how one ended, in words.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,3 +64,20 @@ def end_with_parent(number: signal.Signals) -> None:
     """This process gets that signal when the one that started it ends (Linux)."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def how_ended(code: int) -> str:
+    """In words that stand behind the process's name."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    names = {one.value: f" ({one.name})" for one in signal.Signals}
+    return f"was killed by signal {-code}{names.get(-code, '')}"
+
+
+def why_failed(done: subprocess.CompletedProcess[str], name: str) -> str:
+    """The last line that it left on its standard error, without its name; how it ended, where that says more."""
+    lines = done.stderr.strip().splitlines()
+    if lines and done.returncode >= 0:
+        return lines[-1].removeprefix(f"{name}: ")
+    memory = ", perhaps because memory ran out: the kernel's log says whether (`dmesg`)"
+    return f"it {how_ended(done.returncode)}{memory if done.returncode == -signal.SIGKILL else ''}"

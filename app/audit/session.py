@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from app.audit.java import find_java_home
 from app.resources import code_root
+from node.children import how_ended
 
 LOCAL = "local[*]"
 # Its connections break a moment before its process is seen to be gone.
@@ -116,6 +117,5 @@ def how_jvm_ended(session: Any) -> str | None:
         code = process.wait(ENDING_S)
     except subprocess.TimeoutExpired:
         return None
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     hint = "; the kernel's log says whether this machine was out of memory" if code == -signal.SIGKILL else ""
-    return f"Spark's JVM {how}{hint}; this says nothing of the replicas: start the audit again"
+    return f"Spark's JVM {how_ended(code)}{hint}; this says nothing of the replicas: start the audit again"

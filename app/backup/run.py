@@ -19,7 +19,7 @@ from app.backup import console_db
 from app.backup.snapshots import with_snapshot
 from app.backup.source import DirectorySource, MemberSource, Source, SourceError
 from app.backup.taking import BackupRefused, Say, check_target, now_text, open_directory, take_log, write
-from node.children import environment, python
+from node.children import environment, python, why_failed
 from node.operator_trail import NAME as TRAIL_NAME
 from node.operator_trail import OperatorTrail, login_name
 from node.store.backup.command import TRY
@@ -163,7 +163,6 @@ def in_process(order: Mapping[str, Any]) -> Json:
         env=environment(),
     )  # fmt: skip
     if done.returncode or not done.stdout:
-        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise TrialFailed(lines[-1].removeprefix("backup: "))
+        raise TrialFailed(why_failed(done, "backup"))
     result: Json = json.loads(done.stdout)
     return result

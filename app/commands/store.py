@@ -24,7 +24,7 @@ from app.commands.directories import check_state_files, existing_directory
 from app.commands.endings import Exit, Failure
 from app.commands.output import JsonOption, say, show, show_json, show_lines
 from app.commands.targets import PeersOption
-from node.children import dying_with_parent, environment, python
+from node.children import dying_with_parent, environment, python, why_failed
 from node.config import parse_peers
 from node.operator_trail import NAME as TRAIL_NAME
 from node.operator_trail import OperatorTrail, login_name
@@ -348,9 +348,8 @@ def _decided(
         with recorded(directory, arguments, name) as note:
             done = _done(command)
             note(done.returncode)
-    if not done.stdout:
-        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise Failure(Exit.FINDING, lines[-1].removeprefix("repair: "))
+    if not done.stdout or done.returncode < 0:
+        raise Failure(Exit.FINDING, why_failed(done, "repair"))
     if as_json:
         show_json(json.loads(done.stdout))
     else:

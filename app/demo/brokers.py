@@ -22,6 +22,7 @@ from app.commands.endings import Exit, Failure
 from app.demo.message_feed import FLIGHT_TOPICS, LINES_TOPIC
 from app.demo.ports import Ports
 from app.demo.processes import Processes
+from node.children import how_ended
 from node.message_client import ClientError, MessageProducer
 
 BROKER_PORT: Final = 10911
@@ -97,7 +98,7 @@ class DemoBrokers:
             process = await self._processes.start(name, command)
             code = await process.wait()
             remark(
-                f"consumer group {group.name} ended with {code}: {self._processes.last_words(name)}; it starts again"
+                f"consumer group {group.name} {how_ended(code)}: {self._processes.last_words(name)}; it starts again"
             )
             await asyncio.sleep(AGAIN_S)
 

@@ -26,6 +26,7 @@ from app.demo.ports import Ports
 from app.demo.processes import Processes, broker_of
 from app.demo.run import CONSOLE_PORT, CONTROL_PORT, START_WITHIN_S, DemoOptions, demo_directory, until_it_listens
 from node.background import Background, reason_of
+from node.children import how_ended
 from node.guardian import Guardian
 from node.message_client import ClientError, MessageProducer
 from node.private_files import keep_files_private
@@ -132,7 +133,7 @@ class PairDemo:
                 process = self.processes.running[name]
                 if process.returncode is not None:
                     words = self.processes.last_words(name)
-                    raise Failure(Exit.UNREACHABLE, f"{name} ended with {process.returncode}: {words}")
+                    raise Failure(Exit.UNREACHABLE, f"{name} {how_ended(process.returncode)}: {words}")
             try:
                 return await producer.reach(topic)
             except ClientError as error:

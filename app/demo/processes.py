@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from node.children import apart, environment, python
+from node.children import apart, environment, how_ended, python
 
 STOP_WITHIN_S: Final = 2.3
 
@@ -96,10 +96,7 @@ class Processes:
     def ended(self) -> dict[str, str]:
         """Those that run no more, each with how it ended."""
         codes = {name: one.returncode for name, one in self.running.items() if one.returncode is not None}
-        return {
-            name: f"{name} was killed by signal {-code}" if code < 0 else f"{name} ended with exit code {code}"
-            for name, code in codes.items()
-        }
+        return {name: f"{name} {how_ended(code)}" for name, code in codes.items()}
 
     async def stop(self) -> None:
         """Ends all of them, together, within STOP_WITHIN_S and a moment."""

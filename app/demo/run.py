@@ -37,6 +37,7 @@ from app.demo.relay import Links
 from app.demo.state import DemoMember, DemoState, process_start_ticks, write_note
 from app.health.recall import Recall
 from node.background import Background, reason_of
+from node.children import how_ended
 from node.client import LedgerClient
 from node.config import format_peers, split_address
 from node.guardian import Guardian
@@ -242,7 +243,7 @@ class Demo:
                 process = self.processes.running[member_id]
                 if process.returncode is not None:
                     words = self.processes.last_words(member_id)
-                    raise Failure(Exit.UNREACHABLE, f"{member_id} ended with {process.returncode}: {words}")
+                    raise Failure(Exit.UNREACHABLE, f"{member_id} {how_ended(process.returncode)}: {words}")
             if time.monotonic() > deadline:
                 raise Failure(Exit.UNREACHABLE, f"no leader within {START_WITHIN_S:.0f} s; see {self.processes.logs}")
             await asyncio.sleep(0.1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from node.background import Background, reason_of
-from node.children import dying_with_parent, environment, python
+from node.children import dying_with_parent, environment, how_ended, python
 from node.engine.applier import Batch, Reports
 from node.protocol.codes import ResponseCode
 from node.protocol.entry import BytesLike
@@ -276,8 +276,7 @@ class MachineProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             code = await process.wait()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        self._why = self._why or f"its process {how}"
+        self._why = self._why or f"its process {how_ended(code)}"
 
     def _lost(self, why: str) -> None:
         """Whatever it was asked has no answer now."""

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from traceback import format_exc
 from typing import Final, NamedTuple, Protocol
 
-from node.children import end_with_parent
+from node.children import end_with_parent, how_ended
 from node.priority import LOW_PRIORITY_NICENESS, lower_priority
 from node.snapshots import directory as snapshots
 from node.state_machine.interface import Write
@@ -116,7 +116,7 @@ class CopiedSave:
         _, status = os.waitpid(self._pid, 0)
         gc.unfreeze()
         if status and not error:
-            error = f"the copy that saved it ended with {os.waitstatus_to_exitcode(status)}"
+            error = f"the copy that saved it {how_ended(os.waitstatus_to_exitcode(status))}"
         return error
 
 

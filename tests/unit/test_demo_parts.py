@@ -437,4 +437,4 @@ def test_a_demo_says_which_of_its_processes_ended(tmp_path: Path, monkeypatch: p
             await processes.stop()
 
     asyncio.run(work())
-    assert said == [f"console was killed by signal 9; its output is in {tmp_path / 'console.log'}"]
+    assert said == [f"console was killed by signal 9 (SIGKILL); its output is in {tmp_path / 'console.log'}"]

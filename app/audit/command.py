@@ -25,6 +25,7 @@ from app.audit.pair_render import render_pair
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed
+from node.children import how_ended
 from node.printable import escaped
 
 DEFAULT_CONSOLE_URL = "http://127.0.0.1:8421"
@@ -198,7 +199,8 @@ def _follow(directory: Path, job: subprocess.Popen[bytes], args: AuditArgs) -> i
                 job.wait()
                 return _finish(event, args)
             if ended:
-                raise CommandError(UNDETERMINED, f"the audit's process ended by itself: {last_words(directory)}")
+                text = f"the audit's process {how_ended(job.returncode)}, without a result: {last_words(directory)}"
+                raise CommandError(UNDETERMINED, text)
             time.sleep(0.1)
     except KeyboardInterrupt:
         screen.clear()

@@ -102,7 +102,7 @@ def control_answer(
     if not isinstance(content, dict):
         raise Failure(Exit.UNREACHABLE, f"{base} answered {status} without JSON: that is no control plane")
     if status in (401, 403):
-        hint = " It is taken from $QUORUMSCOPE_TOKEN." if status == 401 and not token else ""
+        hint = " It is shown with --token-file FILE, or in $QUORUMSCOPE_TOKEN." if status == 401 and not token else ""
         raise Failure(Exit.DENIED, f"{base} denies it: {reason_in(content, status)}{hint}")
     if status >= 400:
         content["detail"] = reason_in(content, f"status {status}")

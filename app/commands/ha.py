@@ -76,7 +76,7 @@ def status(
         with ThreadPoolExecutor(len(nodes)) as pool:  # one that hangs must not hold up the others
             answers = list(pool.map(lambda url: asked(url, token, tls), nodes))
         if not any(isinstance(one, HaView) for one in answers):
-            raise Failure(Exit.UNREACHABLE, f"no broker answers: {answers[0]}")
+            raise Failure(Exit.UNREACHABLE, f"no broker answers: {'; '.join(map(str, answers))}")
         view = judged(list(zip(nodes, answers, strict=True)), datetime.now(UTC), recall)
         settled = not view.pending and (bool(view.problems) or not view.unproven)
         if settled or time.monotonic() > deadline:

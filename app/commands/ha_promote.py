@@ -47,7 +47,9 @@ def promote(
     accepted = accept or []
     body: dict[str, Any] = {"role": role, "accept": accepted}
     # An address that hangs is known within seconds here, and not after a promotion's minute.
-    control_answer("GET", node, "ha", token, tls=tls)
+    _status, said = control_answer("GET", node, "ha", token, tls=tls)
+    if said.get("broker") == "down":
+        raise Failure(Exit.UNREACHABLE, f"not promoted: its broker is down: {said.get('reason')}")
     before = promotion(node, {**body, "dry_run": True}, token, tls)
     against = [one for one in before.findings if one.stops and not (one.can_be_accepted and one.code in accepted)]
     if dry_run:

@@ -264,17 +264,20 @@ def change(
     if not yes and not confirmed(words):
         raise Failure(Exit.USAGE, f"nothing was changed: give --yes to {words}")
     ended = run_async(lambda: ask(target, fields))
-    done = ended.get("code") == ResponseCode.SUCCESS
+    done, is_unknown = ended.get("code") == ResponseCode.SUCCESS, ended.get("appended") == "unknown"
     if as_json:
         names = ("code", "index", "term", "appended", "leaderId", "detail")
         show_json({"changed": done, **{name: ended.get(name) for name in names}})
     elif done:
         show(f"changed: entry {ended.get('index')} is committed" + follows(target.access, fields, before.get("wasAt")))
+    elif is_unknown:
+        look = f"`{target.access.again('members', 'list')}` shows whether it was made"
+        show(f"outcome unknown: {ended.get('detail') or ended.get('code')}; {look}")
     else:
         show(f"not changed: {ended.get('detail') or ended.get('code')}")
     if done:
         return Exit.FINE
-    return Exit.UNKNOWN_OUTCOME if ended.get("appended") == "unknown" else Exit.FINDING
+    return Exit.UNKNOWN_OUTCOME if is_unknown else Exit.FINDING
 
 
 MOVE: Final = ("memberId", "answersThere", "wasAt")

@@ -31,6 +31,7 @@ from node.views.state import StateView
 if TYPE_CHECKING:
     from app.demo.state import DemoState
 
+OTHERS: Final = "ask by another member's control plane (--node), or the members at their own ports (--peers)"
 I32_MAX: Final = (1 << 31) - 1  # what the fields of requests hold: a larger number is a slip at the keyboard
 I64_MAX: Final = (1 << 63) - 1
 PeersOption = Annotated[
@@ -231,7 +232,9 @@ def _target_from_control(
     if none := [f"{one}: {address!r}" for one, address in peers.items() if not is_address(address)]:
         raise Failure(Exit.UNREACHABLE, f"{url} names no address of {none[0]}")
     if not peers or state.group is None:
-        raise Failure(Exit.UNREACHABLE, f"{url} answers, but its engine does not: the members are not known")
+        why = f" ({state.engine_reason})" if state.engine_reason else ""
+        text = f"{url} answers, but its engine does not{why}, and it does not know the members; {OTHERS}"
+        raise Failure(Exit.UNREACHABLE, text)
     given = base_of(url)
     urls = {peer.id: peer.control_url for peer in state.peers or () if peer.control_url}
     urls |= {state.self_id: given} if state.self_id in peers else {}
@@ -247,7 +250,6 @@ def asked_elsewhere(failure: Failure, configured: Target | None) -> Target:
     if configured is None:
         if not isinstance(failure, Unheard) or failure.silence is Silence.BROKEN:
             raise failure  # something answers there
-        others = "ask by another member's control plane (--node), or the members at their own ports (--peers)"
-        raise Failure(failure.code, f"{failure}; {others}") from failure
+        raise Failure(failure.code, f"{failure}; {OTHERS}") from failure
     say(f"{failure}; the members are asked at their own ports")
     return replace(configured, unanswered=str(failure))

@@ -161,7 +161,8 @@ class Guard:
             word = words_of(right)
             detail = (
                 f"This needs the right `{word}`; the token {caller.name} has {words_of(caller.rights)}. Show one that"
-                f" has it: `quorumscope access issue NAME --rights {word}` makes one, on this node's machine."
+                f" has it: `quorumscope access issue NAME --file FILE --rights {word}` makes one, on this node's"
+                " machine (FILE: its [control] tokens_file)."
             )
             raise Problem(403, "Not allowed", detail)
 

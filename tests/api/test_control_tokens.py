@@ -66,7 +66,7 @@ def test_a_token_calls_what_it_has_the_right_to_and_nothing_else(tmp_path: Path,
                 else:
                     detail = answer.json()["detail"]
                     assert answer.status_code == 403 and "the token ann has" in detail, said
-                    assert "`quorumscope access issue NAME --rights " in detail
+                    assert "`quorumscope access issue NAME --file FILE --rights " in detail
                 if path not in guard.OPEN_PATHS:
                     assert (await nobody.request(method, path, **body)).status_code == 401, said
         assert served > (3 if right else 0)

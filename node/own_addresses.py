@@ -6,11 +6,19 @@ as "the port is in use", with the first one already serving.
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
+from typing import Final
+
 from node.broker_table import BrokerTable
 from node.config_models import ControlTable
 from node.config_table import is_loopback
 from node.protocol.peers import split_address
 
+# What may pass, as where a machine comes up before its network: who meets it is started again. A port that is taken
+# stays so until somebody acts.
+NOT_YET: Final = "; see to its network, or"
 VIP_BELOW = 2  # RocketMQ's clients look for the VIP port so far below the broker's main one
 EVERY_HOST = frozenset({"0.0.0.0", "::"})
 
@@ -40,3 +48,17 @@ def is_one_host(one: str, other: str) -> bool:
     """Whether who listens at both needs two ports."""
     hosts = {"127.0.0.1" if host == "localhost" else host for host in (one, other)}
     return len(hosts) == 1 or bool(hosts & EVERY_HOST)
+
+
+def why_not_listening(address: str, error: OSError, key: str) -> str:
+    """What is wrong with an address at which nothing could listen, and what to do; `key` says it."""
+    resolver = isinstance(error, socket.gaierror) or error.errno is None or error.errno <= 0
+    said = (error.strerror or str(error)) if resolver else os.strerror(error.errno or 0)
+    todo = ""
+    if isinstance(error, socket.gaierror):
+        todo = f"the host name cannot be resolved yet{NOT_YET} "
+    elif error.errno == errno.EADDRNOTAVAIL:
+        todo = f"this machine has no such address yet{NOT_YET} "
+    elif error.errno == errno.EADDRINUSE:
+        todo = "end what uses that port, or "
+    return f"{address} cannot be listened on ({said.lower()}): {todo}give another in {key}"

@@ -15,6 +15,7 @@ if __name__ == "__main__":  # modules bring next to no garbage, and it was looke
     gc.disable()
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 import uvloop
 
+from node.children import how_ended
 from node.collector import Collector
 from node.config import USAGE, ConfigError, Settings, parse_node_arguments, read_again
 from node.down_reason import REASON_FILE, clear_reason, leave_reason
@@ -40,6 +42,7 @@ from node.engine.process import Process
 from node.logs import Log
 from node.member_secret import make_secret, read_secrets
 from node.message_store.broker_kind import BrokerKind
+from node.own_addresses import why_not_listening
 from node.printable import escaped, print_line
 from node.private_files import keep_files_private
 from node.protocol.codes import VoterState
@@ -218,8 +221,10 @@ async def serve(settings: Settings, store: FileStore, log: Log, reread: Reread |
     try:
         code = await engine.run(ready)
     except OSError as error:
-        reason = f"{settings.self_address} cannot be listened on ({error.strerror or error}):"
-        return say(EXIT_UNAVAILABLE, f"{reason} end what uses that port, or give another in --peers", data, log)
+        why = why_not_listening(settings.self_address, error, "--peers")
+        if error.errno == errno.EADDRINUSE:
+            return say(EXIT_UNAVAILABLE, why, data, log)
+        return say(EXIT_CRASHED, f"the engine {how_ended(EXIT_CRASHED)}: {why}", data, log)
     finally:
         hang_up.ignore()
         collector.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -27,7 +28,7 @@ from node.config import Settings, split_address
 from node.message_store.new_message import PutLimits
 from node.name_service.registry import Registry
 from node.name_service.requests import NameService
-from node.own_addresses import VIP_BELOW
+from node.own_addresses import VIP_BELOW, why_not_listening
 from node.rocketmq.codes import Request
 from node.rocketmq.connection import ClientConnection
 from node.rocketmq.dispatch import Dispatcher, Handler
@@ -218,11 +219,16 @@ class PortTaken(Exception):
 
 
 async def listen(clients: ClientPort, settings: Settings) -> int:
-    """Raises PortTaken."""
+    """Raises PortTaken, OSError."""
     address = settings.broker.address
     host, port = split_address(address)
     try:
         return await clients.open(host, port, vip=settings.broker.vip)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise PortTaken(f"{address} cannot be listened on ({reason}): end what uses that port") from error
+        raise not_listening(address, error, "--broker") from error
+
+
+def not_listening(address: str, error: OSError, key: str) -> PortTaken | OSError:
+    """Only a port that is taken keeps a broker down."""
+    why = why_not_listening(address, error, key)
+    return PortTaken(why) if error.errno == errno.EADDRINUSE else OSError(why)

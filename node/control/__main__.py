@@ -27,6 +27,7 @@ from node.control.http_protocol import BoundedHttp
 from node.control_tokens import TokensError
 from node.http_server import BoundedServer
 from node.logs import Log
+from node.own_addresses import why_not_listening
 from node.printable import escaped, print_line
 from node.priority import lower_priority
 from node.private_files import keep_files_private
@@ -85,10 +86,10 @@ def serve(settings: Settings, arguments: Sequence[str] = ()) -> int:
     try:
         listener = bind(control.address)
     except OSError as error:
-        why = "the port is in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
-        text = f"cannot listen on {control.address}: {why}"
-        log.last_word(f"node.control: {text}", reason=text, exit_code=EXIT_UNAVAILABLE)
-        return EXIT_UNAVAILABLE
+        text = why_not_listening(control.address, error, "--control")
+        code = EXIT_UNAVAILABLE if error.errno == errno.EADDRINUSE else 1
+        log.last_word(f"node.control: {text}", reason=text, exit_code=code)
+        return code
     app = create_app(settings)
     parts: Parts = app.state.parts
     parts.started_with = start_command(arguments, settings, Path.cwd()) if arguments else None

@@ -34,7 +34,7 @@ def now_ms() -> int:
 
 
 class CannotListen(OSError):
-    """The HA port cannot be had."""
+    """The HA port cannot be had; its cause says why."""
 
 
 class AcceptSocketService:

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from node.broker.classic.broker import ClassicBroker, open_files
-from node.broker.client_port import ClientPort, PortTaken, listen
+from node.broker.client_port import ClientPort, listen, not_listening
 from node.collector import Collector
 from node.config import Settings, split_address
 from node.down_reason import clear_reason
@@ -42,7 +42,8 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
         try:
             await broker.open()
         except CannotListen as error:
-            raise PortTaken(f"{settings.ha.address} cannot be listened on ({error}): end what uses it") from error
+            cause = error.__cause__
+            raise not_listening(settings.ha.address, cause if isinstance(cause, OSError) else error, "--ha") from error
         port = await listen(clients, settings)
         log.note("listening", address=f"{split_address(settings.broker.address)[0]}:{port}", ha=settings.ha.address)
         clear_reason(settings.node.data)

@@ -27,6 +27,7 @@ from app.audit.replicas import ReplicaSpec
 from app.db.audits import FINAL, AuditRow, Audits, Json, as_json
 from app.db.engine import Sessions, between_writes
 from node.background import Background
+from node.children import how_ended
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +198,8 @@ class AuditRunner:
                     saved_s = time.monotonic()
                     await self.kept.note_progress(audit_id, newest)
             if ended:
-                detail = f"its process ended without a result: {last_words(directory)}"
+                how = how_ended(process.returncode) if process is not None and process.returncode else "ended"
+                detail = f"its process {how} without a result: {last_words(directory)}"
                 return {"event": "failed", "code": "process_ended", "detail": detail}
             await asyncio.sleep(FOLLOW_S)
 

@@ -75,6 +75,24 @@ def test_an_audit_ends_as_its_jobs_last_line_says(
     run(work())
 
 
+def test_an_audit_whose_process_was_killed_says_so(tmp_path: Path) -> None:
+    """The end of its log is whatever it wrote last, and the kernel writes nothing there."""
+
+    said = "its process was killed by signal 9 (SIGKILL) without a result: WARN something of no interest"
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            audits = AuditRunner(kit.app.state.sessions, tmp_path / "audits")
+            (tmp_path / "log").write_text("WARN something of no interest\n")
+            with subprocess.Popen(["sh", "-c", "kill -9 $$"]) as job:
+                job.wait()
+                event = await audits._follow("none", tmp_path, job, None)
+            assert event["detail"] == said
+            await audits.stop()
+
+    run(work())
+
+
 def test_of_audits_that_are_over_the_newest_stay_in_memory(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as kit:

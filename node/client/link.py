@@ -218,19 +218,19 @@ class MemberLink:
         if connection is None or connection.closed:
             done(Lost(f"{self.member_id} is not connected", sent=False))
             return opaque
-        if self._unshown:
-            self._show_token(connection, code, opaque, pieces)
-        else:
-            connection.send_body(code, 0, opaque, pieces)
+        self._send(connection, code, opaque, pieces)
         self._pending[opaque] = done
         if self._look_timer is None and self.on_silence is not None:
             self._look_later()
         return opaque
 
-    def _show_token(self, connection: Connection, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:
-        """A request with our token in its header's fields; the member remembers it."""
-        self._unshown = False
-        connection.send_frame(Frame(code, opaque, b"".join(pieces), ext_fields={"token": self._token or ""}))
+    def _send(self, connection: Connection, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:
+        """A request; the first one has our token in its header's fields, which the member remembers."""
+        if self._unshown:
+            self._unshown = False
+            connection.send_frame(Frame(code, opaque, b"".join(pieces), ext_fields={"token": self._token or ""}))
+        else:
+            connection.send_body(code, 0, opaque, pieces)
 
     def open_stream(self, code: RequestCode, pieces: Sequence[bytes], each: Callable[[Frame | Exception], None]) -> int:
         """Subscribes over the open connection; `each` gets what is pushed, and last why nothing comes any more.
@@ -242,10 +242,7 @@ class MemberLink:
             raise Lost(f"{self.member_id} is not connected", sent=False)
         self._opaque = opaque = self._opaque % OPAQUE_MAX + 1
         self._streams[opaque] = each
-        if self._unshown:
-            self._show_token(connection, code, opaque, pieces)
-        else:
-            connection.send_body(code, 0, opaque, pieces)
+        self._send(connection, code, opaque, pieces)
         return opaque
 
     def send_on_stream(self, code: RequestCode, opaque: int, pieces: Sequence[bytes]) -> None:
@@ -381,9 +378,9 @@ class MemberLink:
         self._closed = True
         if self._patience is not None:
             with suppress(RuntimeError):  # that dial has ended
-        for timer in (self._look_timer, self._doubt_timer):
-            if timer is not None:
-                timer.cancel()
+                self._patience.reschedule(0.0)
+        for timer in filter(None, (self._look_timer, self._doubt_timer)):
+            timer.cancel()
         self._look_timer = self._doubt_timer = None
         self.on_silence = None
         if self._connection is not None:

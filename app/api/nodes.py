@@ -21,7 +21,6 @@ from app.api.common import (
     Json,
     Limit,
     NodeId,
-    RowCursor,
     Time,
     paged,
     time_or_none,
@@ -160,7 +159,7 @@ async def truncation_entries(
 
 @router.get("/segments", responses=says(models.NodeSegments))
 async def segments(
-    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: RowCursor = None
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: Cursor = None
 ) -> Json:
     return await console.ask(cluster_id, "segments", node_id=node, limit=limit, cursor=cursor)
 

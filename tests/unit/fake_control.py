@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from app.times import rfc3339, utc_now
+from node.paging import page
 
 Json = dict[str, Any]
 
@@ -219,9 +220,16 @@ class FakeGroup(httpx2.AsyncBaseTransport):
         if what == "truncations":
             return self.archive(node, rest)
         if what == "segments" and not rest:
-            files = [{"kind": "data", "name": "0" * 20, "start": 0, "size_bytes": 300_000, "first_index": 0,
-                      "last_index": node.end}]  # fmt: skip
-            return 200, {"as_of": rfc3339(utc_now()), "etag": '"boot-0"', "items": files, "next": None}
+            files = [
+                {"kind": kind, "name": "0" * 20, "start": 0, "size_bytes": size_bytes, "first_index": 0,
+                 "last_index": node.end}
+                for kind, size_bytes in (("data", 300_000), ("index", 32_032))
+            ]  # fmt: skip
+            shown, after = page(
+                files, lambda one: f"{one['kind']}-{one['name']}", int(request.url.params.get("limit", 1000)),
+                request.url.params.get("cursor"),
+            )  # fmt: skip
+            return 200, {"as_of": rfc3339(utc_now()), "etag": '"boot-0"', "items": list(shown), "next": after}
         if what == "snapshots" and request.method == "GET":
             files = [{"name": "data", "size_bytes": 4096}, {"name": "quorumscope-meta", "size_bytes": 120}]
             saved = {"index": 900, "term": self.term, "chain_crc": 7, "data_bytes": 4096, "data_crc": 9}

@@ -91,3 +91,18 @@ def test_every_list_of_the_console_refuses_a_bad_limit_and_cursor(tmp_path: Path
             assert (await ann.get("/api/v1/clusters?cursor=zz")).status_code == 422
 
     run(work())
+
+
+def test_what_a_node_names_as_next_is_the_cursor_at_the_console_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person()
+            path = "/api/v1/clusters/demo/segments?limit=1"
+            first = (await ann.get(path)).json()
+            rest = await ann.get(f"{path}&cursor={first['next']}")
+            assert rest.status_code == 200, rest.text
+            assert [one["kind"] for one in first["items"] + rest.json()["items"]] == ["data", "index"]
+            assert rest.json()["next"] is None
+
+    run(work())

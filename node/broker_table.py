@@ -59,7 +59,7 @@ class BrokerTable(Table):
     delay_levels: DelayLevels = DEFAULT_DELAY_LEVELS
     """For how long a message of each delay level waits (RocketMQ's messageDelayLevel): level 1 first, in s, m, h or d.
     Alike on all members, and only ever longer at its end: what waits already lies in the queue of its level. A message
-    must not wait longer than it is kept ([store] file_reserved_hours)."""
+    must not wait longer than it is kept ([retention] file_reserved_hours)."""
 
     transaction_timeout_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 6_000
     """How old a half message is when its producer is first asked what became of its transaction (RocketMQ's

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from node.store.reader import StoreReader
 
 PROGRESS_EVERY_S: Final = 2.0
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="DATA/dledger-<id>, or DATA itself if it holds one.")]
+OF_A_MEMBER: Final = "DATA/dledger-<id>, or DATA itself if it holds one"
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help=f"{OF_A_MEMBER}.")]
 AnyDirectory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The same, or a RocketMQ broker's store (storePathRootDir).")
+    Path, typer.Argument(metavar="DIR", help=f"{OF_A_MEMBER}; or a RocketMQ broker's store (storePathRootDir).")
 ]
 SizeOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only where the files do not show it.")]
 

@@ -319,6 +319,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert text.startswith(f"Usage: quorumscope {command} ")
     assert "range>" not in text.partition("Options:")[2], "every number says what it is"
+    assert " The same" not in text, "whoever asks for this help has read no other one"
 
 
 @pytest.mark.parametrize("token", ["ü", "\udcff", "two\nlines"])

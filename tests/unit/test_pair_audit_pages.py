@@ -84,7 +84,8 @@ def test_a_finding_of_a_group_is_shown_without_what_pairs_have(tmp_path: Path) -
         "class": "body_differs", "severity": "critical", "from_index": 7, "to_index": 7, "replicas": ["n2"],
         "detail": "another body",
     }  # fmt: skip
-    result = {**RESULT, "verdict": "divergent", "findings": [finding]}
+    result = {**RESULT, "verdict": "divergent", "findings": [finding], "findings_truncated": True}
+    result |= {"findings_total": 1_734}
 
     async def work() -> None:
         async with running(tmp_path) as kit:
@@ -99,5 +100,6 @@ def test_a_finding_of_a_group_is_shown_without_what_pairs_have(tmp_path: Path) -
             await kept.finish(row.id, {"event": "result", "result": result})
             answer = await ann.get(f"/clusters/demo/audits/{row.id}")
             assert answer.status_code == 200 and "another body" in answer.text and "side by side" not in answer.text
+            assert "1,734 findings in all" in answer.text and "first 1,734" not in answer.text, "one of them is listed"
 
     asyncio.run(work())

@@ -388,7 +388,7 @@ class Console:
         if operation["state"] != RUNNING:
             raise Conflict(f"The operation is {operation['state']} already.")
         if operation["kind"] != "leadership_transfer":
-            raise Conflict("Only a transfer of leadership can be cancelled; the others end by themselves.")
+            raise Conflict(f"What was asked for ({operation['kind']}) is under way, and ends by itself.")
         _, url = proxy.pick(self.group_view(operation["cluster_id"]), operation["node_id"])
         await self.transfers.cancel(operation, url)
         return await self.operation(operation_id)

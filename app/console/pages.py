@@ -268,12 +268,6 @@ def change_words(operation: Json) -> str:
     return f"{capital(what)}.{committed}{then}"
 
 
-@router.post("/operations/{operation_id}/cancel")
-async def cancel_operation(operation_id: str, console: ConsoleDep, viewer: ViewerDep) -> Response:
-    await operations.cancel(operation_id, console, viewer)
-    return see(f"/operations/{operation_id}")
-
-
 # --- what happened -------------------------------------------------------------------------------------------------
 
 

@@ -80,7 +80,6 @@ TABLE: tuple[Rule, ...] = (
     rule(CHANGE, r"/api/v1/(audits|schedules)(/.*)?", Right.OPERATE, somewhere=True),
     rule("POST", PAGE + r"/leadership(/.*)?", Right.OPERATE),
     rule("POST", PAGE + r"/audits(/.*)?", Right.OPERATE),
-    rule("POST", r"/operations/[^/]+/cancel", Right.OPERATE, somewhere=True),
     rule("POST", r"/demo(/.*)?|/api/v1/demo(/.*)?", Right.OPERATE),
     # Alerts: where messages go is the admins' affair, what is silent the operators'.
     rule(CHANGE, r"/api/v1/alerts/routes(/.*)?|/notifications/routes(/.*)?", Right.ADMIN),

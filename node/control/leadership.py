@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Response
 
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, not_leader, state_to_act_on
-from node.control.operations import RUNNING, located, unknown
+from node.control.operations import located, unknown
 from node.control.problems import Problem
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
@@ -92,10 +92,7 @@ async def operation(operation_id: OperationId, parts: PartsDep) -> Json:
     return parts.operations.get(operation_id)
 
 
-@router.delete("/operations/{operation_id}", status_code=409, response_model=None)
-async def cancel(operation_id: OperationId, parts: PartsDep) -> NoReturn:
-    """A transfer ends by its own deadline; there is nothing to take back once the leader was asked."""
-    found = parts.operations.get(operation_id)
-    if found["state"] == RUNNING:
-        raise Problem(409, "Not cancellable", "A transfer ends by its own deadline; look again then.")
-    raise Problem(409, "It has ended", f"The operation is {found['state']} already.")
+@router.delete("/operations/{operation_id}", status_code=202, responses=says(Operation, 202))
+async def cancel(operation_id: OperationId, parts: PartsDep) -> Json:
+    """A trim ends before its next files go. What is done in one step ends by itself (409)."""
+    return parts.operations.cancel(operation_id)

@@ -26,6 +26,7 @@ T = TypeVar("T")
 KEPT_MAX = 1000
 RUNNING = "running"
 DECLINES = range(400, 500)  # the response codes of requests that were refused before anything was done
+IN_ROUNDS = frozenset({"trim"})  # kinds that ask the engine again and again, and can end between two of these requests
 
 
 def located(response: Response, operation: Json) -> Json:
@@ -40,6 +41,7 @@ class Operations:
     def __init__(self) -> None:
         self.kept: OrderedDict[str, Json] = OrderedDict()
         self.by_key: dict[tuple[str, str], tuple[str, str]] = {}  # (caller, key) -> (operation, what was asked)
+        self.unwanted: set[str] = set()  # those that run and are to end before their next round
         self.caller: Callable[[], str] = lambda: ""  # whose call is being carried out
         self.background = Background()
         # The trail's: `started(operation, asked)` gives the row under which `ended` notes how it was over.
@@ -92,6 +94,8 @@ class Operations:
             raise
         except Exception as error:
             operation |= unknown(f"{type(error).__name__}: {error}")
+        finally:
+            self.unwanted.discard(operation["id"])
         if row is not None and self.ended is not None:
             await self.ended(row, operation)
 
@@ -100,6 +104,20 @@ class Operations:
         if found is None:
             raise Problem(404, "Unknown operation", f"There is no operation {operation_id} (any more).")
         return found
+
+    def cancel(self, operation_id: str) -> Json:
+        """Has it end before its next round. Raises Problem, also where it has none."""
+        found = self.get(operation_id)
+        if found["state"] != RUNNING:
+            raise Problem(409, "It has ended", f"The operation is {found['state']} already.")
+        if found["kind"] not in IN_ROUNDS:
+            text = f"What was asked for ({found['kind']}) is under way, and ends by itself: look again then."
+            raise Problem(409, "Not cancellable", text)
+        self.unwanted.add(operation_id)
+        return found
+
+    def is_unwanted(self, operation: Json) -> bool:
+        return operation.get("id") in self.unwanted
 
     async def close(self) -> None:
         await self.background.stop()

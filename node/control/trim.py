@@ -92,9 +92,9 @@ async def would(parts: Parts, body: Trim) -> Json:
 
 
 async def go_on(parts: Parts, body: Trim, operation: Json) -> Json:
-    """A few files at a time until nothing more goes."""
+    """A few files at a time until nothing more goes, or it is cancelled."""
     outcome: Json = {"removed_files": 0, "removed_bytes": 0, "kept_by": [], "forced": body.force}
-    while True:
+    while not parts.operations.is_unwanted(operation):
         asking = ask(parts, body, dry_run=False)
         try:
             answer = await (once_begun(asking) if outcome["removed_files"] else asking)
@@ -112,6 +112,7 @@ async def go_on(parts: Parts, body: Trim, operation: Json) -> Json:
         if not answer["removedFiles"]:
             return {"state": "done", "progress": None, "outcome": outcome}
         operation["progress"] = f"{outcome['removed_files']} files, the log begins at {answer['beginIndex']}"
+    return {"state": "cancelled", "progress": None, "outcome": outcome}
 
 
 def not_all(why: str, outcome: Json) -> Json:

@@ -66,7 +66,7 @@ RIGHTS: Final[dict[str, str]] = {
         GET {GROUP}/messages/find {API}{GROUP}/entries {API}{GROUP}/entries/{{index}}
         GET {API}{GROUP}/truncations/{{node_id}}/{{seq}}/entries {API}{GROUP}/segments/{{kind}}/{{name}}""",
     "operate": f"""
-        POST {GROUP}/leadership /operations/{{operation_id}}/cancel /demo/break {GROUP}/audits
+        POST {GROUP}/leadership /demo/break {GROUP}/audits
         POST {GROUP}/audits/{{audit_id}}/cancel {GROUP}/audits/schedules {GROUP}/audits/schedules/{{schedule_id}}/remove
         POST {GROUP}/nodes/{{node_id}}/repair {GROUP}/nodes/{{node_id}}/restart {GROUP}/members/change
         POST {GROUP}/messages/topics/{{topic}}/send {GROUP}/messages/groups/{{group}}/reset

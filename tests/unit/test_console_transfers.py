@@ -45,6 +45,8 @@ def test_a_transfer_is_followed_to_its_end(tmp_path: Path) -> None:
             asked = await olga.change("POST", PATH, json={"to": "n1", "if_term": 4})
             assert asked.status_code == 202 and asked.json()["state"] == "running"
             assert asked.headers["location"] == f"/api/v1/operations/{asked.json()['id']}"
+            page = await olga.get(f"/operations/{asked.json()['id']}")
+            assert "Running" in page.text and "Cancel" not in page.text, "no node of ours takes a transfer back"
             done = await ended(kit, olga, asked.json()["id"])
             assert done["state"] == "done" and done["outcome"] == {"leader_id": "n1", "term": 5}
             assert done["requested_by"] == "olga" and done["progress"]["node_operation_id"]

@@ -40,7 +40,8 @@ class Link:
 def parts_of(link: Link, **snapshots: Any) -> Any:
     timing = SimpleNamespace(leadership_transfer_wait_timeout_ms=500)
     settings = SimpleNamespace(timing=timing)
-    return SimpleNamespace(link=link, settings=settings, snapshots=SimpleNamespace(outdate=lambda: None, **snapshots))
+    known = SimpleNamespace(outdate=lambda: None, **snapshots)
+    return SimpleNamespace(link=link, settings=settings, snapshots=known, operations=Operations())
 
 
 def state(**more: Any) -> StateView:
@@ -277,6 +278,47 @@ def test_a_trim_that_could_not_go_on_has_failed_also_where_some_of_it_went(befor
     ended = asyncio.run(trim.go_on(parts_of(link), trim.Trim(through_index=99), {}))
     assert ended["state"] == "failed" and "damaged" in ended["problem"]["detail"]
     assert ended["outcome"]["removed_files"] == before
+
+
+def test_a_trim_that_is_cancelled_ends_before_its_next_round_and_says_what_went() -> None:
+    class Link_(Link):
+        async def json(self, _code: object, fields: Json, _timeout_s: float) -> Json:
+            parts.operations.cancel(operation["id"])
+            return await super().json(_code, fields, _timeout_s)
+
+    async def work() -> None:
+        nonlocal operation
+        operation = parts.operations.start("trim", None, {}, "", lambda: trim.go_on(parts, body, operation))
+        await until(lambda: operation["state"] != RUNNING)
+        assert (operation["state"], operation["outcome"]["removed_files"], len(link.asked)) == ("cancelled", 3, 1)
+        with pytest.raises(Problem, match="cancelled already"):
+            parts.operations.cancel(operation["id"])
+        assert not parts.operations.unwanted
+        await parts.operations.close()
+
+    operation: Json = {}
+    body, link = trim.Trim(through_index=99), Link_(removed(3, []), removed(2, []))
+    parts = parts_of(link)
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["leadership_transfer", "scrub", "repair", "members", "snapshot", "restart"])
+def test_what_the_engine_was_asked_for_at_once_is_not_cancelled(kind: str) -> None:
+    async def work() -> None:
+        operations, ending = Operations(), asyncio.Event()
+
+        async def last() -> Json:
+            await ending.wait()
+            return {"state": "done"}
+
+        begun = operations.start(kind, None, {}, "", last)
+        with pytest.raises(Problem) as refused:
+            operations.cancel(begun["id"])
+        assert refused.value.status == 409 and f"({kind})" in refused.value.detail
+        ending.set()
+        await operations.close()
+
+    asyncio.run(work())
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------

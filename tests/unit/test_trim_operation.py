@@ -6,6 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+from node.control.operations import Operations
 from node.control.trim import Trim, go_on
 from node.protocol.codes import ResponseCode
 
@@ -23,7 +24,9 @@ def test_who_kept_entries_is_named_also_where_the_last_turn_had_nothing_left_to_
         return {"code": int(ResponseCode.SUCCESS), **turns.pop(0)}
 
     async def work() -> None:
-        parts: Any = SimpleNamespace(link=SimpleNamespace(json=answer), snapshots=SimpleNamespace(outdate=lambda: None))
+        parts: Any = SimpleNamespace(
+            link=SimpleNamespace(json=answer), snapshots=SimpleNamespace(outdate=lambda: None), operations=Operations()
+        )
         operation: dict[str, Any] = {}
         ended = await go_on(parts, Trim(through_index=1000), operation)
         assert ended["state"] == "done" and not turns

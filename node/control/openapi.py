@@ -49,6 +49,10 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (412, 421, 504)
     if "/members" in path and method != "get":
         yield from (409, 412, 421)
+    if path.endswith("/kv-events"):
+        yield 410
+    if ("/kv/" in path and method != "get") or path.endswith(("/machine/command", "/ha/promote")):
+        yield 504
 
 
 @cache

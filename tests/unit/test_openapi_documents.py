@@ -94,6 +94,20 @@ def test_every_refusal_is_documented_as_a_problem(document: Document) -> None:
                 assert answer["description"] and PROBLEM.items() <= answer["content"].items(), f"{said} {status}"
 
 
+UNKNOWN_OUTCOME = (
+    "post /api/v1/entries", "put /api/v1/kv/{key}", "delete /api/v1/kv/{key}", "post /api/v1/machine/command",
+    "post /api/v1/messages", "post /api/v1/ha/promote", "post /api/v1/clusters/{cluster_id}/entries",
+)  # fmt: skip
+
+
+def test_a_change_of_which_nobody_may_know_whether_it_was_made_says_so(document: Document) -> None:
+    for method, path, call in document.operations():
+        if f"{method} {path}" in UNKNOWN_OUTCOME:
+            assert "504" in call["responses"], f"{method} {path}"
+        if path == "/api/v1/kv-events":
+            assert "410" in call["responses"], "events are kept for a while"
+
+
 def test_who_may_call_is_in_the_document(document: Document) -> None:
     schemes = document.document["components"]["securitySchemes"]
     assert schemes["token"]["scheme"] == "bearer"

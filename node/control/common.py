@@ -139,21 +139,21 @@ async def state_to_act_on(parts: Parts, if_term: int | None) -> StateView:
     state = await parts.snapshots.get(StateView)
     if state.engine != "ok":
         raise engine_away(state)
-    if if_term is not None and if_term != state.term:
-        raise term_moved(if_term, state)
+    check_term(if_term, state)
     return state
+
+
+def check_term(if_term: int | None, state: StateView) -> None:
+    """Raises Problem: the caller looked at another term than this one, or nobody knows this one."""
+    if if_term is not None and if_term != state.term:
+        text = f"The term is {'not known' if state.term is None else state.term}, not {if_term}."
+        raise Problem(412, "The term moved", text, code=int(ResponseCode.TERM_CHANGED))
 
 
 def engine_away(state: StateView) -> Problem:
     """503: what was asked needs the engine."""
     text = f"The engine is {state.engine}: {state.engine_reason}"
     return Problem(503, "The engine does not answer", text, headers={"retry-after": "1"})
-
-
-def term_moved(if_term: int, state: StateView) -> Problem:
-    """412: the caller looked at another term."""
-    code = int(ResponseCode.TERM_CHANGED)
-    return Problem(412, "The term moved", f"The term is {state.term}, not {if_term}.", code=code)
 
 
 def below_begin(index: int, begin: int) -> Problem:

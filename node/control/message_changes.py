@@ -19,7 +19,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal, unknown
-from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, term_moved
+from node.control.common import INT64_MAX, Parts, PartsDep, check_term, not_leader
 from node.control.entries import raw_bytes
 from node.control.messages import check_name, epoch_ms, link_of, timed
 from node.control.problems import Problem
@@ -199,8 +199,7 @@ async def reset(parts: PartsDep, consumer_group: str, body: Reset) -> Json:
     link = link_of(parts)
     group = await link.json("group", group=check_name(consumer_group))
     state = await parts.snapshots.get(StateView)
-    if body.if_term is not None and body.if_term != state.term:
-        raise term_moved(body.if_term, state)
+    check_term(body.if_term, state)
     if not body.dry_run and (await link.broker()).role != "MASTER":
         raise not_leader(state, outcome=NOT_STORED)
     wants = [one["client_id"] for one in group["members"]]

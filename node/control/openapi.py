@@ -41,10 +41,8 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (410, 416)
     if method == "delete":
         yield from (404, 409)
-    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots")):
+    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots", "/restart")):
         yield 412
-    if path.endswith("/restart"):
-        yield 409
     if ("/messages" in path or "/topics" in path or path.endswith("/reset")) and method != "get":
         yield from (412, 421, 504)
     if "/members" in path and method != "get":

@@ -10,11 +10,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Response
+from pydantic import Field
 
-from node.control.common import Json, Parts, PartsDep, engine_away
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, check_term, engine_away
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
 from node.control.operations import act, located
@@ -30,10 +31,11 @@ BY_ITSELF: Final = "Its supervisor starts it again, unless it refused: then it s
 
 
 class Restart(RequestBody):
-    """What is ended and started again; `force`: although it answers."""
+    """What is ended and started again; `force`: although it answers. `if_term`: as it was heard last."""
 
     what: Literal["engine", "state_machine"] = "engine"
     force: bool = False
+    if_term: Annotated[int | None, Field(ge=0, le=INT64_MAX)] = None
     dry_run: bool = False
 
 
@@ -46,6 +48,7 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
     if known is not None and not body.dry_run:
         return located(response, known)
     state = await parts.snapshots.get(StateView)
+    check_term(body.if_term, state)
     if body.what == "engine":
         check_engine(state, force=body.force)
         work: Callable[[], Awaitable[Json]] = partial(another_engine, parts, parts.snapshots.last_boot_id())

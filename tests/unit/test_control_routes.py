@@ -122,7 +122,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_follow(name: str, with_pl
     with_plane(work)
 
 
-@pytest.mark.parametrize("name", TERMED)
+@pytest.mark.parametrize("name", ALL)
 def test_what_was_decided_for_another_term_is_refused(name: str, with_plane: Callable[[Work], None]) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         for dry_run in (False, True):
@@ -130,6 +130,16 @@ def test_what_was_decided_for_another_term_is_refused(name: str, with_plane: Cal
             assert said.status_code == 412 and "term" in said.json()["detail"]
         assert engine.changes == []
         assert (await send(client, name, if_term=3)).status_code == 202
+
+    with_plane(work)
+
+
+def test_an_engine_of_which_no_term_is_known_is_not_ended_for_one(with_plane: Callable[[Work], None]) -> None:
+    async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
+        engine.state = {"role": None, "term": None}
+        said = await send(client, "restart", if_term=3)
+        assert said.status_code == 412 and "not known" in said.json()["detail"] and engine.changes == []
+        assert (await send(client, "restart")).status_code == 202
 
     with_plane(work)
 

@@ -16,7 +16,7 @@ from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.engine.link_health import LateNs, in_time, link_view
 from node.engine.members_view import members_view
-from node.engine.replication_view import dispatcher, shown, watermark
+from node.engine.replication_view import dispatcher, shown, unknown_of, watermark
 from node.lateness import RECENT_NS
 from node.protocol.codes import Role
 from node.rereading import Rereading
@@ -182,6 +182,8 @@ class Introspection:
         unknown: Unknown = []
         if leads and status.log.applied_index is None:
             _missing(unknown, "applied_index", NOT_SAID)
+        for mark in status.watermarks:
+            unknown.extend(unknown_of(mark))
         if not leads:
             for field in ("peers", "quorum_index", "end_index", "committed_index", "applied_index"):
                 _missing(unknown, field, ONLY_THE_LEADER)

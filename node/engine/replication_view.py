@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from node.consensus.status import DispatcherStatus, SnapshotStatus, WatermarkStatus
-from node.views.base import TEXT_MAX
+from node.views.base import TEXT_MAX, UnknownView
 from node.views.replication import DispatcherView, QuotaView, SnapshotSentView, TransitionView, WatermarkView
 
 
@@ -29,6 +30,29 @@ def watermark(mark: WatermarkStatus) -> WatermarkView:
         last_ack_ms=mark.last_ack_ms,
         faulty_from_index=mark.faulty_from_index,
     )
+
+
+# What is null of a member's marks where it is not known.
+MEASURED: Final = ("durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")
+
+
+def unknown_of(mark: WatermarkStatus) -> Iterator[UnknownView]:
+    """Each mark of a member that the leader does not know, and why."""
+    for name in MEASURED:
+        if getattr(mark, name) is None:
+            yield UnknownView(field=f"peers.{mark.id}.{name}", reason=why_unknown(mark, name), since=None)
+
+
+def why_unknown(mark: WatermarkStatus, name: str) -> str:
+    if mark.last_ack_ms is None:
+        return f"{mark.id} has not answered yet"
+    if name == "durable_index":
+        return f"{mark.id} has not said it"
+    if mark.lag_entries is None:
+        return f"nothing is vouched for of {mark.id} at the moment"
+    if name == "lag_bytes":
+        return f"what {mark.id} lacks is not all in memory"
+    return f"what {mark.id} lacks is older than what is timed"
 
 
 def dispatcher(one: DispatcherStatus, wall: Callable[[int], str]) -> DispatcherView:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.config_models import TimingTable
+from node.consensus.status import WatermarkStatus
+from node.engine.replication_view import unknown_of
 from node.views.base import AnswerView, View
 from node.views.kinds import VIEWS
 from node.views.reading import Unreadable, read
@@ -25,6 +27,33 @@ def kind_of(name: str) -> type[AnswerView]:
 
 def test_every_answer_is_byte_for_byte_what_it_was() -> None:
     assert answers() == WRITTEN_DOWN
+
+
+def test_what_a_leader_does_not_know_of_a_member_is_listed_with_the_reason() -> None:
+    """Null means unknown (INTERFACES); a `faulty_from_index` that is null is known: nothing is damaged there."""
+    said = json.loads(answers()["LEADER watermarks"])
+    null = {f"peers.{one['id']}.{name}" for one in said["peers"] for name, value in one.items() if value is None}
+    null = {one for one in null if not one.endswith(".faulty_from_index")}
+    reasons = {one["field"]: one["reason"] for one in said["unknown"]}
+    assert null and null == reasons.keys() and all(reasons.values())
+    assert reasons["peers.n2.lag_entries"] == "n2 has not answered yet"
+
+
+@pytest.mark.parametrize(
+    ("known", "field", "reason"),
+    [
+        ({"last_ack_ms": 3}, "lag_entries", "nothing is vouched for of n1 at the moment"),
+        ({"last_ack_ms": 3, "lag_entries": 9, "lag_ms": 4}, "lag_bytes", "what n1 lacks is not all in memory"),
+        ({"last_ack_ms": 3, "lag_entries": 9, "lag_bytes": 4}, "lag_ms", "what n1 lacks is older than what is timed"),
+        ({"last_ack_ms": 3, "lag_entries": 0, "lag_bytes": 0, "lag_ms": 0}, "durable_index", "n1 has not said it"),
+    ],
+)
+def test_why_a_mark_is_unknown(known: dict[str, int], field: str, reason: str) -> None:
+    marks = dict.fromkeys(("durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")) | known
+    found = {
+        one.field: one.reason for one in unknown_of(WatermarkStatus("n1", True, 9, 10, watermark_index=9, **marks))
+    }
+    assert found[f"peers.n1.{field}"] == reason
 
 
 @pytest.mark.parametrize("name", WRITTEN_DOWN)

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.access_rows import Right
 from node.config import Settings, is_loopback, read_token, split_address
-from node.control.problems import APPENDS, KEYS_PATH, Problem, document, outcome_of, unexpected
+from node.control.problems import KEYS_PATH, Problem, document, outcome_of, unexpected
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
@@ -201,7 +201,7 @@ class Guard:
     def check_key(self, scope: Scope, asked: Headers) -> None:
         """Who sends a key with an append trusts that a retry appends nothing. This node could keep that promise only
         while it leads and its control plane runs, so the key is refused and not overlooked. Raises Problem."""
-        if scope["method"] == "POST" and scope["path"] in APPENDS and "idempotency-key" in asked:
+        if outcome_of(scope) is not None and "idempotency-key" in asked:
             raise Problem(422, "No key for appends", NO_KEY)
 
     def check_group(self, scope: Scope, _: Headers) -> None:

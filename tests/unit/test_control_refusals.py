@@ -262,11 +262,18 @@ def test_digests_of_a_range_that_cannot_be_say_so(tmp_path: Path) -> None:
     assert [each["count"] for each in one.json()["items"]] == [1]
 
 
-@pytest.mark.parametrize("path", ["entries", "messages", "machine/command"])
-def test_an_idempotency_key_that_nobody_keeps_is_refused(tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "entries"), ("POST", "messages"), ("POST", "machine/command"), ("PUT", "kv/key"),
+        ("DELETE", "kv/key"),
+    ],
+)  # fmt: skip
+def test_an_idempotency_key_that_nobody_keeps_is_refused(tmp_path: Path, method: str, path: str) -> None:
     """It was overlooked: a retry under the same key appended a second time."""
+    body = {} if method == "DELETE" else {"json": {"entries": ["x"]}}
     given = {"idempotency-key": "once"}
-    refused = with_plane(tmp_path, lambda client: client.post(f"/{path}", json={"entries": ["x"]}, headers=given))
+    refused = with_plane(tmp_path, lambda client: client.request(method, f"/{path}", headers=given, **body))
     assert (refused.status_code, refused.json()["outcome"]) == (422, "not_appended")
     assert "expected_index" in refused.json()["detail"]
 

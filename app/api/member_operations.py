@@ -70,9 +70,11 @@ async def save_snapshot(
 
 
 @router.get("/snapshots", responses=says(NodeSnapshots), dependencies=[OfALog])
-async def snapshots(cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None) -> Json:
+async def snapshots(
+    cluster_id: ClusterId, console: ConsoleDep, node: NodeId = None, limit: Limit = 1000, cursor: Cursor = None
+) -> Json:
     """One member's snapshots, newest first; 404 in a group without a state machine."""
-    return await console.ask(cluster_id, "snapshots", node_id=node)
+    return await console.ask(cluster_id, "snapshots", node_id=node, limit=limit, cursor=cursor)
 
 
 @router.get("/operations", response_model=Page[OperationView])

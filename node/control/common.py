@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Path, Query, Request, Response
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from node.control.broker_link import BrokerLink
 
 Json = dict[str, Any]
+T = TypeVar("T")
 INT64_MAX = (1 << 63) - 1
 DIGESTS_MAX = 8  # different ranges at a time; however many ask for one, it is read once
 
@@ -94,14 +95,21 @@ async def parts_of(request: Request) -> Parts:  # async: FastAPI sends a plain f
 PartsDep = Annotated[Parts, Depends(parts_of)]
 
 
+def paged(
+    items: Sequence[T], name: Callable[[T], str], limit: int, cursor: str | None
+) -> tuple[Sequence[T], str | None]:
+    """What is shown of a list that is whole in memory, and its `next`. Raises Problem."""
+    try:
+        return page(items, name, limit, cursor)
+    except ValueError as error:
+        raise Problem(422, "Invalid request", str(error)) from None
+
+
 def page_answer(
     view: DispatchersView | MembersView, name: Callable[[Any], str], limit: int, cursor: str | None
 ) -> Response:
     """A page of the view's items. Raises Problem."""
-    try:
-        shown, then = page(view.items or (), name, limit, cursor)
-    except ValueError as error:
-        raise Problem(422, "Invalid request", str(error)) from None
+    shown, then = paged(view.items or (), name, limit, cursor)
     items = None if view.items is None else tuple(shown)
     return answer(view.model_copy(update={"items": items, "next": then}))
 

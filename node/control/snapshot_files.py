@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path
 from starlette.responses import Response
 
-from node.control.common import INT64_MAX, Json, PartsDep
+from node.control.common import INT64_MAX, Cursor, Json, Limit, PartsDep, paged
 from node.control.problems import Problem
 from node.control.segments import asks_for_bytes, parse_range
 from node.control.snapshots import now_text
@@ -29,12 +29,13 @@ Asked = Annotated[str | None, Header(alias="Range", max_length=100)]
 
 
 @router.get("", responses=says(SnapshotList))
-async def snapshot_list(parts: PartsDep) -> Json:
+async def snapshot_list(parts: PartsDep, limit: Limit = 1000, cursor: Cursor = None) -> Json:
     """Newest first; empty where the group has no state machine, or none was saved yet."""
     items = await parts.bulk.read(
         lambda reader: [snapshot_json(one, reader) for one in snapshots_in(reader.directory, reader.platform)]
     )
-    return {"as_of": now_text(), "items": items, "next": None}
+    shown, then = paged(items, lambda one: str(one["index"]), limit, cursor)
+    return {"as_of": now_text(), "items": shown, "next": then}
 
 
 def snapshot_json(one: Snapshot, reader: StoreReader) -> Json:

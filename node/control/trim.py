@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, engine_away, state_to_act_on
+from node.control.common import INT64_MAX, Cursor, Json, Limit, Parts, PartsDep, engine_away, paged, state_to_act_on
 from node.control.engine_link import EngineAway, EngineDeclined, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key, name_of
 from node.control.operations import act, located, once_begun
@@ -121,13 +121,14 @@ def not_all(why: str, outcome: Json) -> Json:
 
 # --- pins -------------------------------------------------------------------------------------------------------------
 @router.get("/pins", responses=says(Pins))
-async def pins(parts: PartsDep) -> Json:
+async def pins(parts: PartsDep, limit: Limit = 1000, cursor: Cursor = None) -> Json:
     """Who keeps which entries of this node's log, and for how much longer."""
     state = await parts.snapshots.get(StateView)
     if state.engine != "ok":
         raise engine_away(state)
     found = (state.retention or RetentionView()).pins or ()
-    return {"as_of": now_text(), "items": [one.to_json() for one in found], "next": None}
+    shown, then = paged(found, lambda one: str(one.owner), limit, cursor)
+    return {"as_of": now_text(), "items": [one.to_json() for one in shown], "next": then}
 
 
 @router.put("/pins/{owner}", responses=says(Pin))

@@ -15,6 +15,7 @@ from node.control.app import create_app
 from node.paging import page
 from node.views.members import MembersView, MemberView
 from node.views.replication import DispatchersView, DispatcherView
+from node.views.state import PinView, RetentionView, StateView
 from tests.unit.console_kit import run, running
 
 pytestmark = pytest.mark.usefixtures("samples_stay_new")
@@ -63,6 +64,34 @@ def test_a_nodes_dispatchers_and_members_come_in_pages(tmp_path: Path) -> None:
                     refused = await client.get(f"{path}?{odd}")
                     assert refused.status_code == 422, odd
                     assert refused.headers["content-type"] == "application/problem+json"
+
+    asyncio.run(work())
+
+
+def test_a_nodes_pins_and_snapshots_come_in_pages(tmp_path: Path) -> None:
+    pins = tuple(PinView(owner=f"o{n}", from_index=n) for n in range(3))
+    state = StateView(engine="ok", self_id="n0", retention=RetentionView(pins=pins))
+
+    async def get(_view: type) -> Any:
+        return state
+
+    async def read(_work: object) -> list[dict[str, Any]]:
+        return [{"index": index, "files": []} for index in (900, 700, 500)]
+
+    async def work() -> None:
+        given = {"node.id": "n0", "node.data": str(tmp_path), "peers": "n0-127.0.0.1:1", "node.state_machine": "kv"}
+        app = create_app(load(given, environ={}))
+        app.state.parts.snapshots, app.state.parts.bulk = SimpleNamespace(get=get), SimpleNamespace(read=read)
+        base = "http://127.0.0.1:1/api/v1"
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=base) as client:
+            for path, name in (("/pins", "owner"), ("/snapshots", "index")):
+                whole = (await client.get(path)).json()
+                first = (await client.get(f"{path}?limit=2")).json()
+                rest = (await client.get(f"{path}?limit=2&cursor={first['next']}")).json()
+                assert [one[name] for one in first["items"] + rest["items"]] == [one[name] for one in whole["items"]]
+                assert (len(first["items"]), whole["next"], rest["next"]) == (2, None, None), path
+                for odd in ("limit=0", "cursor=zz"):
+                    assert (await client.get(f"{path}?{odd}")).status_code == 422, odd
 
     asyncio.run(work())
 

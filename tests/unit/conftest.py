@@ -19,7 +19,10 @@ STALE_S = 3600.0
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_BYTES_MIN = 1 << 30
 # They make thousands of logs durable: three quarters of their time is a real disk's.
-MANY_SYNCS = ("test_old_log", "test_recovery", "test_store_repair_crash_points")
+MANY_SYNCS = (
+    "test_backup_crash_points", "test_backup_cut_short", "test_old_log", "test_recovery",
+    "test_store_repair_crash_points",
+)  # fmt: skip
 
 
 @pytest.fixture

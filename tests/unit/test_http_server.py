@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from app.console.server import BoundedH11
+from node import http_server
 from node.config import parse_node_arguments
 from node.control.app import BODY_BYTES_MAX, create_app
 from node.control.http_protocol import BoundedHttp
@@ -31,6 +32,12 @@ ENDS_WITHIN_S = 60.0
 LONG_BYTES = 8 << 20  # more than the system's own buffers take
 SERVERS: list[BoundedServer] = []
 PROTOCOLS = (BoundedHttp, BoundedH11)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its connections ten times a second, not once."""
+    monkeypatch.setattr(http_server, "TICKS_PER_LOOK", 1)
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +61,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def serving(
-    protocol: type[Places], *, connections_max: int = 512, limit_s: float = 0.5, untaken_bytes_max: int = 64 << 20
+    protocol: type[Places], *, connections_max: int = 512, limit_s: float = 0.2, untaken_bytes_max: int = 64 << 20
 ) -> AsyncIterator[int]:
     limits = {
         "limits_s": {"head": limit_s, "body": limit_s, "stalled": limit_s},
@@ -116,7 +123,7 @@ def test_a_request_that_does_not_come_to_its_end_is_ended(protocol: type[Places]
 
             async def drip() -> None:
                 while sent:
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(0.05)
                     writer.write(b"x")
 
             dripping = asyncio.create_task(drip())
@@ -200,8 +207,11 @@ def test_a_newcomer_gets_the_place_of_the_one_that_idles_longest(protocol: type[
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_newcomer_gets_the_place_of_who_takes_nothing(protocol: type[Places]) -> None:
+def test_a_newcomer_gets_the_place_of_who_takes_nothing(
+    protocol: type[Places], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everybody who asked for something long and took none of it kept a place for half a minute."""
+    monkeypatch.setattr(http_server, "YIELDS_S", 0.2)
 
     async def work() -> None:
         async with serving(protocol, connections_max=4, limit_s=3600) as port:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
+from app.commands import targets
 from app.commands.endings import Exit
 from node.client import LedgerClient, OutcomeUnknown, Unreachable
 from node.client import members as client_members
@@ -168,6 +169,10 @@ def test_a_member_that_closes_the_connection_is_not_to_be_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    # Nobody comes who answers.
+    monkeypatch.setattr(
+        targets, "LedgerClient", lambda *names, **more: LedgerClient(*names, **more | {"deadline_s": 1.0})
+    )
     with hanging_up() as address:
         asked = ["--peers", f"n0-{address}", "--group", "g"]
         assert run(["transfer", *asked]) == Exit.UNREACHABLE

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from node.broker import dispatched_log
+from node.broker import dispatched_log, own_engine
 from node.broker.broker import Broker
 from node.broker.derived_files import finish_save
 from node.broker.host import MACHINE
@@ -27,6 +27,13 @@ from tests.unit.engine_kit import until
 KEYED = join_properties([("KEYS", "K")])
 
 
+@pytest.fixture(autouse=True)
+def saves_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks whether it has to save behind each read, and a read waits for what comes next."""
+    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
+    monkeypatch.setattr(own_engine, "AWAIT_MS", 50)
+
+
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of small files for which there is no space."""
@@ -39,7 +46,6 @@ def full(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         replace(disk, path, data)
 
     monkeypatch.setattr(OsDisk, "replace", refused)
-    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
     return names
 
 
@@ -149,7 +155,6 @@ def test_a_sync_that_fails_ends_the_broker_whatever_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, goes_on: bool
 ) -> None:
     """The pages may be gone from memory, too: nothing may say that they are on disk."""
-    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
     settings = settings_of(tmp_path, free_ports(1))
     syncing, dispatched = threading.Event(), threading.Event()
 
@@ -184,7 +189,6 @@ def test_a_sync_that_fails_while_the_broker_stops_is_said_and_nothing_vouched_fo
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The save was under way when the broker was asked to stop: nobody looked at how it ended."""
-    monkeypatch.setattr(dispatched_log, "SAVE_EVERY_S", 0.05)
     settings = settings_of(tmp_path, free_ports(1))
     syncing, stopping = threading.Event(), threading.Event()
 

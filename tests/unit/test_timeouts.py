@@ -17,11 +17,11 @@ CONFTEST = """
 import time
 from tests import timeouts
 
-timeouts.AGAIN_S = 1.0
+timeouts.AGAIN_S = 0.5
 
 def pytest_runtest_makereport(item, call):
     if call.when == "call" and item.name in ("test_one", "test_hangs"):
-        time.sleep(2.5)
+        time.sleep(1.5)
 """
 SUITE = """
 import asyncio
@@ -62,7 +62,7 @@ def test_waits_for_a_task():
 def _run(folder: Path, *options: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_suite.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=2", *options, "test_suite.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=1", *options, "test_suite.py"]
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
@@ -73,7 +73,7 @@ def _run(folder: Path, *options: str) -> str:
 def test_a_slow_report_is_made_all_the_same_and_what_hangs_is_ended(tmp_path: Path) -> None:
     said = _run(tmp_path, "-p", "tests.timeouts")
     assert "INTERNALERROR" not in said
-    for line in ('assert "first" == "one"', 'assert "second" == "two"', "time.sleep(60)", "Timeout (>2.0s)"):
+    for line in ('assert "first" == "one"', 'assert "second" == "two"', "time.sleep(60)", "Timeout (>1.0s)"):
         assert line in said, said
     for name in ("test_one", "test_two", "test_hangs", "test_hangs_at_its_end", "test_waits_for_a_task"):
         assert f"test_suite.py::{name}" in said

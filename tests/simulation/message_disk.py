@@ -32,7 +32,8 @@ class MessageDisk:
         return fd
 
     def _forget(self, path: Path) -> None:
-        for one in [one for one in self._open if one == path or path in one.parents]:
+        within = f"{path}/"
+        for one in [one for one in self._open if f"{one}/".startswith(within)]:  # as text: paths compare slowly
             self.platform.close(self._open.pop(one))
 
     # --- Disk -----------------------------------------------------------------------------------------------------

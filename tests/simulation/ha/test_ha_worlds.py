@@ -23,14 +23,15 @@ def test_a_world_of_an_asynchronous_master_and_slaves(seed: int) -> None:
 
 def test_asynchronous_masters_lose_what_they_may() -> None:
     """Else they would prove nothing."""
-    lost = 0
-    for seed in range(12):
+
+    def lost(seed: int) -> bool:
         world = World(seed, is_async=True)
         world.run()
         log = world.master.log
         assert log is not None
-        lost += sum(log.crc_of(put.begin, put.end) != put.crc for put in world.acknowledged)
-    assert lost > 0
+        return any(log.crc_of(put.begin, put.end) != put.crc for put in world.acknowledged)
+
+    assert any(map(lost, range(12)))
 
 
 @pytest.mark.parametrize("name", [one.name for one in PAIRS])
@@ -46,14 +47,14 @@ def test_there_are_twenty_bugs_and_more() -> None:
 
 def test_worlds_promote_cut_refuse_and_fence() -> None:
     """Else they would prove nothing."""
-    acknowledged = 0
-    kinds: set[str] = set()
-    epochs = 0
+    missing = {"ha_connected", "ha_cut_back", "ha_refused", "ha_fenced"}
+    acknowledged = epochs = 0
     for seed in range(12):
         world = World(seed)
         world.run()
         acknowledged += len(world.acknowledged)
-        kinds |= {kind for node in world.nodes for _at, kind, _text in node.notes}
+        missing -= {kind for node in world.nodes for _at, kind, _text in node.notes}
         epochs = max(epochs, world.master.lineage.epoch)
-    assert acknowledged > 500 and epochs >= 1 << 20
-    assert kinds >= {"ha_connected", "ha_cut_back", "ha_refused", "ha_fenced"}
+        if acknowledged > 500 and epochs >= 1 << 20 and not missing:
+            return
+    raise AssertionError(f"{acknowledged} puts, epoch {epochs}, and none of {missing}")

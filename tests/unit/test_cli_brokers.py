@@ -52,7 +52,7 @@ class Planes:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.base = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def answer(self, method: str, path: str, body: Json | None) -> tuple[int, Json]:
         member, _, rest = path.removeprefix("/").partition("/api/v1/")

@@ -60,7 +60,7 @@ def serving(answers: dict[tuple[str, str], Json], *, silent: bool = False) -> It
         do_GET = do_POST = do_PUT = do_DELETE = lambda self: plane.take(self)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     plane.url = f"http://127.0.0.1:{server.server_port}"
     try:
@@ -145,7 +145,7 @@ def test_a_change_that_failed_in_the_midst_of_it_may_have_been_made(
         do_GET = do_POST = do_PUT = do_DELETE = do
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         with pytest.raises(Failure) as failed:
             control_call(method, f"http://127.0.0.1:{server.server_port}", "restart", None, body)
         server.shutdown()

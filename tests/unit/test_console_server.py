@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from app.console.app import create_app
-from app.console.server import make_server
+from app.console.server import make_server, parse, serve
 from app.console.settings import ConsoleSettings
 from app.security.links import issue
 from node.children import apart
@@ -65,31 +65,19 @@ def test_ctrl_c_works_with_a_page_open(tmp_path: Path, ending: signal.Signals) -
         assert "Traceback" not in said and said.count(" listening ") == 1, said
 
 
-@pytest.mark.process
-def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        command = [
-            sys.executable,
-            "-m",
-            "app.console.server",
-            "--db",
-            str(tmp_path / "c.db"),
-            "--listen",
-            f"127.0.0.1:{port}",
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 69 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and f"port {port} on 127.0.0.1 is in use" in done.stderr
+        assert serve(parse(["--db", str(tmp_path / "c.db"), "--listen", f"127.0.0.1:{port}"])) == 69
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and f"port {port} on 127.0.0.1 is in use" in said.err
 
 
-@pytest.mark.process
-def test_plain_http_beyond_loopback_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "app.console.server", "--db", str(tmp_path / "c.db"), "--listen", "0.0.0.0:0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 64 and "--behind-proxy" in done.stderr
+def test_plain_http_beyond_loopback_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(parse(["--db", str(tmp_path / "c.db"), "--listen", "0.0.0.0:0"])) == 64
+    assert "--behind-proxy" in capsys.readouterr().err
 
 
 def test_garbage_is_collected_in_steps_while_it_serves(tmp_path: Path) -> None:

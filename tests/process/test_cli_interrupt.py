@@ -251,5 +251,5 @@ def _until_threads(pid: int, count: int) -> None:
     while time.monotonic() < deadline and asleep < 10:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         asleep = asleep + 1 if fields[0] == "S" and int(fields[17]) >= count else 0
-        time.sleep(0.1)
+        time.sleep(0.03)
     assert asleep == 10, "the command never came to rest"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.process import chaos
 from tests.process.chaos_faults import Faults
 from tests.process.chaos_plan import BROKER_KINDS, KINDS, Step, make_plan, one_of_each, summary
 from tests.process.net_proxy import ProxyNetwork
@@ -181,6 +182,8 @@ def test_a_seed_names_one_plan() -> None:
 
 
 @pytest.mark.parametrize("words", [("--members", "4"), ("--seconds", "1"), ("--mode", "air"), ("--nodes",)])
-def test_a_wrong_command_line_is_one_line_and_64(words: tuple[str, ...]) -> None:
-    done = subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (64, "", 1)
+def test_a_wrong_command_line_is_one_line_and_64(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        chaos.main(words)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, len(said.err.splitlines())) == (64, "", 1)

@@ -85,12 +85,7 @@ async def until_alarms(client: LedgerClient, members: tuple[str, ...], peer: str
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("answer", "alarm"), [(answer_like_dledger, "plain_member"), (answer_like_a_web_server, "foreign_process")]
-)
-def test_an_established_group_serves_on_beside_what_is_no_member(
-    group: Group, answer: Callable[[socket.socket], None], alarm: str
-) -> None:
+def test_an_established_group_serves_on_beside_what_is_no_member(group: Group) -> None:
     group.start_all()
 
     async def work() -> None:
@@ -100,12 +95,13 @@ def test_an_established_group_serves_on_beside_what_is_no_member(
             await all_vote(client, group.peers)
             await all_hold(client, ("n0", "n1"), first)
             group.kill("n2")
-            with process_at(group.peers["n2"], answer):
-                await until_alarms(client, ("n0", "n1"), "n2", [alarm])
-                index = await append_surely(client, b"beside it")
-                assert [entry.body for entry in await client.read(index, 1)] == [b"beside it"]
-                assert [group.processes[one].poll() for one in ("n0", "n1")] == [None, None]
-            await until_alarms(client, ("n0", "n1"), "n2", [])
+            for answer, alarm in ((answer_like_dledger, "plain_member"), (answer_like_a_web_server, "foreign_process")):
+                with process_at(group.peers["n2"], answer):
+                    await until_alarms(client, ("n0", "n1"), "n2", [alarm])
+                    index = await append_surely(client, b"beside it")
+                    assert [entry.body for entry in await client.read(index, 1)] == [b"beside it"]
+                    assert [group.processes[one].poll() for one in ("n0", "n1")] == [None, None]
+                await until_alarms(client, ("n0", "n1"), "n2", [])
             group.start("n2")
             await all_vote(client, group.peers)
         finally:

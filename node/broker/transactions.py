@@ -270,11 +270,13 @@ class Transactions:
             await self.check()
 
     async def check(self) -> None:
-        """All that are due now, each once."""
+        """All that are due now, each once, and those that have expired, however long nobody is to be asked."""
         table, now = self._table, self._context.now_ms()
         if table is None:
             return
-        due = [half for half in table.open.values() if half.decision or half.is_due(now, self._times.timeout_ms)]
+        begin, timeout_ms = self._context.store.reads.min_offset(HALF_TOPIC, 0), self._times.timeout_ms
+        halves = table.open.values()
+        due = [half for half in halves if half.decision or half.offset < begin or half.is_due(now, timeout_ms)]
         for begin in range(0, len(due), AT_ONCE):
             await asyncio.gather(*(self._check(table, half) for half in due[begin : begin + AT_ONCE]))
         self.keep_offsets()

@@ -4,8 +4,9 @@
 seed that is known to (`mutants/seeds.json`) first; the campaign of fixed seeds over everything, and one of seeds that
 the commit's hash names; the unit tests with new examples; attacks that nobody has seen, the tests of real processes
 that `make test` leaves out, and beside them, at the lowest priority, the worlds of every mutant without it, each over
-twenty seeds that the commit's hash names, which must be clean. It prints the table (mutant, rule, caught by, after how many seeds and steps, seconds)
-and ends with 1 if a mutant survives, a mutant never differed from the right code, or a clean world is not clean.
+twenty seeds that the commit's hash names, which must be clean. It prints the table (mutant, rule, caught by, after how
+many seeds and steps, seconds) and ends with 1 if a mutant survives, a mutant never differed from the right code, or a
+clean world is not clean.
 `--quick` leaves out what takes long: it is what `.ci/run` runs. `--clean N` runs N seeds of each mutant's world without
 it and nothing else: what a change of core, store or driver should see before it lands. Each phase has its line at the
 end.

@@ -1,4 +1,4 @@
-"""Which configurations this member's log holds: the newest that is committed, and those behind it (SAFETY M1).
+"""Which configurations this member's log holds: the newest that stays, and those behind it (SAFETY M1).
 
 Theory. A configuration is in effect as soon as its entry is in the log, and no longer: a cut brings back the one
 before. A start must find it without reading the whole log, so the hard state says where such entries are, and says it
@@ -8,7 +8,10 @@ log does not hold was cut, or never came; it leaves the hard state once another 
 nothing at its place leaves the log: below the log's base what is named counts as committed. Where that place cannot be
 read it counts as being there until it can: such a member does not lead (S6).
 
-Invariants: each configuration in the log above the newest committed one is on durable record; `in_effect` is that of
+What is committed stays once it is durable here, too: a quorum may hold an entry that a power loss takes from this
+member, and then the one before is in effect again.
+
+Invariants: each configuration in the log from the newest one on that stays is on durable record; `in_effect` is that of
 the last one in the log, or the group's at its birth.
 """
 
@@ -71,8 +74,7 @@ class Configurations:
     def was_removed(self, member_id: str, store_id: str) -> bool:
         """Whether that store left, for good: an entry that is not committed may be cut yet, by a leader that it removed
         (M1, M5)."""
-        first = self._in_log[0] if self._in_log else self._birth
-        settled = first if first.index < self.next_index else self._birth
+        settled = next((one for one in reversed(self._in_log) if one.index < self.next_index), self._birth)
         return settled.named.removed.get(member_id) == store_id
 
     def may_campaign(self, member_id: str) -> bool:
@@ -164,11 +166,11 @@ class Configurations:
         if members is not None:
             self._take(*members)
 
-    def committed(self, index: int) -> None:
-        """Those before the newest committed one are in effect nowhere any more, but where that one is not known to be
+    def committed(self, index: int, durable_index: int) -> None:
+        """Those before the newest one that stays are in effect nowhere any more, but where that one is not known to be
         there: a snapshot of an earlier state is to say them all the same, and a base in a log whose entries of that
         kind are not seen in its index."""
-        while len(self._in_log) > 1 and self._in_log[1].index <= index:
+        while len(self._in_log) > 1 and self._in_log[1].index <= min(index, durable_index):
             if self._in_log[1].index in self._unread:
                 break
             del self._in_log[0]

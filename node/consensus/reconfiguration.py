@@ -38,7 +38,7 @@ class Reconfiguration:
         self._membership, self._gate, self._office = membership, gate, office
         self._repair, self._giving, self._settle = repair, giving, settle
         self._from_log = member.configuration
-        member.configurations.committed(member.committed_index)
+        member.configurations.committed(member.committed_index, member.durable_index)
         # An entry of ours that is to be appended once it is on durable record.
         self.to_append: Record | None = None
         self.save_records()  # what a start did not find was cut, or never came
@@ -69,7 +69,7 @@ class Reconfiguration:
         member = self._member
         if slab is not None:
             member.configurations.appended(slab)
-        member.configurations.committed(member.committed_index)
+        member.configurations.committed(member.committed_index, member.durable_index)
         self.save_records()
         in_effect = member.configurations.in_effect
         if in_effect is not self._from_log:

@@ -172,7 +172,7 @@ def test_m6_a_snapshot_carries_the_members_of_its_own_entry() -> None:
     end = store.end_index
     for number, body in enumerate(bodies):
         configurations.own(end + 1 + number, body)
-    configurations.committed(end + 3)
+    configurations.committed(end + 3, end + 3)
     assert [configurations.at(end + number) for number in (1, 2, 5)] == [
         (end + 1, bodies[0]), (end + 2, bodies[1]), (end + 3, bodies[2]),
     ]  # fmt: skip
@@ -189,7 +189,7 @@ def test_who_does_not_remember_the_members_there_gives_a_newer_snapshot() -> Non
     configurations = solo.replica.member.configurations
     for index in range(10, 10 + PAST_KEPT + 2):
         configurations.own(index, GroupMembers({"n0": ""}).body(str(index)).decode())
-    configurations.committed(100)
+    configurations.committed(100, 100)
     assert configurations.known_from == 11 and len(configurations.records) == PAST_KEPT + 1
     assert configurations.at(11) is not None
 

@@ -49,6 +49,9 @@ FOUND_BY: dict[str, Callable[[], None]] = {
     ),
     "unread_record_stays": unread.test_m1_what_its_leader_appended_further_on_is_found_there,
     "unread_record_forgets": partial(unread.test_m1_what_never_came_is_in_effect_no_more_once_its_place_is_mended, 3),
+    "forgotten_before_durable": (
+        unread.test_m1_a_power_loss_brings_back_the_members_before_an_entry_that_was_committed_without_this_disk
+    ),
     "members_change_beside_plain": scenarios.test_c8_nobody_changes_members_beside_a_plain_dledger_process,
 }
 

@@ -12,7 +12,8 @@ import pytest
 
 from node.protocol.entry import Magic
 from node.protocol.group_members import GroupMembers
-from node.protocol.messages import FetchRequest, FetchResponse
+from node.protocol.messages import FetchRequest, FetchResponse, PushKind
+from node.protocol.slab_encode import encode_slab
 from node.store.memory_store import MemoryStore
 from tests.unit.core_kit import Solo, store_of
 from tests.unit.test_log_repair import OK
@@ -100,3 +101,33 @@ def test_m1_a_cut_at_the_damage_takes_what_was_on_trust_there() -> None:
     configurations = solo.replica.member.configurations
     assert configurations.cut(3) and sorted(configurations.in_effect.voters) == ["n0", "n1", "n2", "n3"]
     assert not configurations.mended(solo.store)
+
+
+# --- a power loss -------------------------------------------------------------------------------------------------
+def test_m1_a_power_loss_brings_back_the_members_before_an_entry_that_was_committed_without_this_disk() -> None:
+    """Others hold it durably, and this member has heard so before its own sync was done. At the group's birth it would
+    count members that left long ago, and be elected by them."""
+    four = log_of("x", FOUR)
+    four.recovered_commit_index = 1
+    four.save_hard_state(replace(four.hard_state, term=1, configurations=((1, FOUR),)))
+    solo = Solo(four)
+    solo.follow()
+    solo.compare(1)
+    last, before = four.get(1), four.meta(1)
+    assert last is not None and before is not None and before.chain is not None
+    slab = encode_slab([TWO.encode()], 2, 1, last.pos + last.size, before.chain, Magic.CONFIG_CHANGE)
+    solo.append(slab, 1)
+    solo.append(slab, 1)  # it is on record by now
+    solo.push(PushKind.COMMIT, commit_index=2)
+    assert voters(solo) == "n0 n1" and solo.replica.committed_index == 2 and four.durable_index == 1
+    assert four.hard_state.configurations == ((1, FOUR), (2, TWO))
+    four.lose_unsynced()
+    again = Solo(four)
+    assert voters(again) == "n0 n1 n2 n3"
+    again.follow()
+    again.compare(1)
+    again.append(slab, 1)
+    again.append(slab, 1)
+    again.sync()
+    again.push(PushKind.COMMIT, commit_index=2)
+    assert voters(again) == "n0 n1" and four.hard_state.configurations == ((2, TWO),)

@@ -91,6 +91,6 @@ def test_a_cut_of_what_the_log_says_brings_back_the_members_at_the_base(tmp_path
     configurations = Configurations(ReplicaConfig("g", "n0", PEERS), store)
     assert configurations.in_effect.voters.keys() == {"n0", "n1", "n3"}
     assert configurations.cut(records[1][0]) and configurations.in_effect.learners.keys() == {"n3"}
-    configurations.committed(records[1][0] - 1)
+    configurations.committed(records[1][0] - 1, store.durable_index)
     assert configurations.records == records[:1]
     store.close()

@@ -59,6 +59,11 @@ CHANGES_OF_MEMBERS = (
         TRIMMED_MEMBERS,
     ),
     Mutant(
+        "forgotten_before_durable", "M1", "members before a committed change are forgotten before that is durable here",
+        (swapped(LOG + "committed", "min(index, durable_index)", "index"),),
+        {**CRASHING, "power_loss": 8.0, "flush_sync": False},
+    ),
+    Mutant(
         "announced_is_in_effect", "M1", "what was written down is taken for what the log holds",
         (Edit(LOG + "_place_of", "return None", "return MUTANT.instead(None, index)"),),
         CHANGING,

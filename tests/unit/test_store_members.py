@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from node.consensus.api import ReplicaConfig
 from node.consensus.configurations import Configurations
+from node.protocol.codes import VoterState
 from node.protocol.entry import Magic
 from node.protocol.group_members import GroupMembers
 from node.store.file_store import FileStore
 from node.store.files.hard_state import HARDSTATE
 from node.store.files.identity import read_base
 from node.store.files.platform import OS
-from node.store.repair.actions import set_term
+from node.store.log_store import HardState
+from node.store.repair.actions import discard_from, set_term
+from node.store.repair.reset_term import reset_term
 from tests.unit.core_kit import PEERS
 
 FILE_BYTES = 4096
@@ -93,4 +98,26 @@ def test_a_cut_of_what_the_log_says_brings_back_the_members_at_the_base(tmp_path
     assert configurations.cut(records[1][0]) and configurations.in_effect.learners.keys() == {"n3"}
     configurations.committed(records[1][0] - 1, store.durable_index)
     assert configurations.records == records[:1]
+    store.close()
+
+
+@pytest.mark.parametrize("repair", ["discard", "reset"])
+def test_a_repair_that_cuts_the_newest_change_brings_back_the_one_before(tmp_path: Path, repair: str) -> None:
+    """The hard state names the newest committed one alone; members that left long ago must not be voters again."""
+    store, records = filled(tmp_path / "s")
+    if repair == "reset":
+        third = SECOND.replace('"b"', '"c"')
+        store.append_as_leader([third.encode()], 5, Magic.CONFIG_CHANGE)
+        records = (*records, (store.end_index, third))
+    hard = HardState(store.end_term, None, VoterState.VOTER, configurations=records[-1:])
+    store.save_hard_state(hard)
+    store.close()
+    if repair == "reset":
+        reset_term(tmp_path / "s", 1, "a-token-of-this-group", OS)
+    else:
+        discard_from(tmp_path / "s", records[-1][0] - 5, OS)
+    store = opened(tmp_path / "s")
+    assert store.end_index < records[-1][0]
+    in_effect = Configurations(ReplicaConfig("g", "n0", PEERS), store).in_effect
+    assert (in_effect.index, in_effect.members.keys() - PEERS.keys()) == (records[-2][0], {"n3"})
     store.close()

@@ -26,7 +26,7 @@ from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
-from node.store.repair.members import configurations_in_log
+from node.store.repair.members import configurations_below, configurations_in_log
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
 from node.store.repair.tools import (
@@ -99,7 +99,10 @@ def discard_from(directory: Path, index: int, platform: Platform) -> Report:
         known = store.hard_state
         floor = max(known.vote_floor, known.term, store.end_term)
         term = max(known.term, store.end_term)
-        state = replace(known, term=term, voted_for=None, vote_floor=floor, voter_state=VoterState.REJOINING)
+        state = replace(
+            known, term=term, voted_for=None, vote_floor=floor, voter_state=VoterState.REJOINING,
+            configurations=configurations_below(store, index),
+        )  # fmt: skip
         store.save_hard_state(state)
         report.done.append(f"This member gives up its vote: REJOINING, and no vote in terms up to {floor}.")
         report.done.append(

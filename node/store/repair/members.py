@@ -25,6 +25,17 @@ def configurations_in_log(reader: StoreReader) -> tuple[tuple[int, str], ...]:
     return tuple(found)
 
 
+def configurations_below(store: FileStore, cut_index: int) -> tuple[tuple[int, str], ...]:
+    """What the hard state is to name once the log ends before that entry. It names the newest committed one and those
+    behind it: where all of these go, the ones before are looked for in the log."""
+    named = store.hard_state.configurations
+    kept = tuple(record for record in named if record[0] < cut_index)
+    if kept or not named:
+        return kept
+    found = configurations_in_log(StoreReader(store.directory, platform=store.files.platform))
+    return tuple(record for record in found if record[0] < cut_index)
+
+
 def configurations_held(store: FileStore) -> list[tuple[int, str]]:
     """Of the entries that the hard state names those that the log holds, there or behind, or held once. Raises
     StoreCorrupt."""

@@ -24,6 +24,7 @@ from node.store.files.platform import Platform
 from node.store.files.truncation_archive import TruncationArchive
 from node.store.log_store import HardState
 from node.store.reader import StoreReader
+from node.store.repair.members import configurations_below
 from node.store.repair.problems import faults_left
 from node.store.repair.report import Report, range_in_words, sentence
 from node.store.repair.tools import (
@@ -111,6 +112,8 @@ def _forget_above(directory: Path, term: int, report: Report, platform: Platform
         if first <= end:
             report.done.append(f"{sentence(range_in_words(first, end))}: copied to the archive, then cut.")
             report.may_be_lost.append(f"{sentence(range_in_words(first, end))}: may have been acknowledged.")
+            named = configurations_below(store, first)
+            store.save_hard_state(replace(store.hard_state, configurations=named))
             store.truncate(first, cut_record(store, f"reset-term {term} by hand", first))
             settle(store)
         report.problems += faults_left(directory, store)

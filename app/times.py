@@ -10,6 +10,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 SECOND_60: Final = re.compile(r"(.{10}.\d\d:\d\d:)60(.*)")
 LATEST: Final = datetime.max.replace(tzinfo=UTC)
+CENTURY_MS: Final = 100 * 365 * 86_400_000
 CLOCKS_DIFFER: Final = timedelta(minutes=5)  # two consoles' clocks may, on one database; what differs by more is wrong
 
 
@@ -59,3 +60,8 @@ def shifted(at: datetime, by_s: float) -> datetime:
         return at + timedelta(seconds=by_s)
     except OverflowError:
         return LATEST if by_s > 0 else EARLIEST
+
+
+def span_ms(ms: float) -> timedelta:
+    """So many milliseconds, a century at most: what members report may be longer than any time there is."""
+    return timedelta(milliseconds=max(-CENTURY_MS, min(ms, CENTURY_MS)))

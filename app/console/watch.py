@@ -31,7 +31,7 @@ from app.health.recall import Recall
 from app.times import rfc3339, time_of, utc_now
 from node.background import Background
 from node.protocol.group_members import MEMBERS_MAX
-from node.views.base import JsonObject
+from node.views.base import TEXT_MAX, JsonObject
 from node.views.events import EventView
 from node.views.state import StateView
 
@@ -283,4 +283,4 @@ def lasted(problem: Problem, until: str) -> str:
 
 def event_of(kind: str, severity: str, text: str, problem: Problem, at: str) -> EventView:
     detail: JsonObject = {"code": problem.code, "node_id": problem.node_id, "since": problem.since}
-    return EventView(id=None, at=at, kind=kind, severity=severity, text=text, detail=detail)
+    return EventView(id=None, at=at, kind=kind, severity=severity, text=text[:TEXT_MAX], detail=detail)

@@ -54,7 +54,7 @@ class Marks(View):
 class SentenceView(View):
     """What every page begins with."""
 
-    headline: Text = ""
+    headline: str = ""
     rest: str = ""
 
 

@@ -18,6 +18,7 @@ from app.health.facts import INFO, spell, spelled_range
 from app.health.group_view import GroupView, Incident, Problem
 from app.health.openings import QUIET_S
 from app.times import rfc3339, time_of
+from node.views.base import TEXT_MAX
 from node.views.events import EventView
 
 KEPT_S: Final = 3600.0
@@ -159,7 +160,7 @@ def event_of_incident(incident: Incident) -> EventView:
         at=incident.until,
         kind=KIND,
         severity="info",
-        text=f"Over{took}{paused}: {incident.text}",
+        text=f"Over{took}{paused}: {incident.text}"[:TEXT_MAX],
         detail=incident.to_json(),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from statistics import median
 from typing import Final
 
@@ -17,7 +17,7 @@ from app.health.addresses import mixed_pairs, sought_at
 from app.health.facts import ATTENTION, CONNECTING_GRACE_S, SLOW_MS, SLOW_TIMES, Facts, Finding, join, moment, natural
 from app.health.group_view import MemberView
 from app.health.kept_out import refusing
-from app.times import time_of
+from app.times import span_ms, time_of
 from node.views.state import LinkView
 
 SLOW_GRACE_S: Final = 0.5
@@ -73,7 +73,7 @@ def cut_off(facts: Facts) -> Iterator[Finding]:
 def said_before_its_end(facts: Facts, leader: MemberView, one: MemberView) -> bool:
     """Whether an earlier leader was asked before the present one led, or before it could have heard of that."""
     led, asked = time_of(leader.state.role_since if leader.state else None), time_of(one.last_seen)
-    return led is not None and asked is not None and asked - led < timedelta(milliseconds=facts.patience_ms)
+    return led is not None and asked is not None and asked - led < span_ms(facts.patience_ms)
 
 
 def silence_ms(facts: Facts, leader: MemberView, one: MemberView) -> float | None:
@@ -108,11 +108,11 @@ def one_way(facts: Facts, leader: MemberView, one: MemberView) -> Way | None:
     if ours is None or theirs is None:
         return None
     heard_at, hears_at = facts.when(leader, ours), facts.when(one, theirs)
-    apart = patience = timedelta(milliseconds=facts.patience_ms)
+    apart = patience = span_ms(facts.patience_ms)
     if facts.now - max(heard_at, hears_at) > patience:
         return None
     silent = silence_ms(facts, leader, one) or 0.0
-    late, theirs_late = timedelta(milliseconds=late_ms(leader)), timedelta(milliseconds=late_ms(one))
+    late, theirs_late = span_ms(late_ms(leader)), span_ms(late_ms(one))
     if silent > facts.patience_ms and heard_at - facts.when(one, silent) > apart + late:
         return Way(one.id, facts.when(one, silent), 0.0 if heard_at <= facts.when(one, 0) else UNSURE_GRACE_S)
     if ours > facts.patience_ms and hears_at - heard_at > apart + theirs_late:

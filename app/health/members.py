@@ -57,6 +57,7 @@ NO_MESSAGES: Final = frozenset(
     {"broker_down", "broker_not_master", "broker_dispatch_stopped"}
 )  # where its member leads
 SEVERITIES: Final = {"critical": CRITICAL, "info": INFO}
+CODE_CHARS_MAX: Final = 64  # a problem's id is kept
 HEARD_AFTER_S: Final = 1.5  # a member that ends is heard for a moment longer than it was asked
 COUNTED_MS: Final = 2000  # an acknowledgement as old as this still counts (app.console.aggregate)
 
@@ -170,7 +171,8 @@ def alarms(facts: Facts) -> Iterator[Finding]:
         for code, same in by_code(one, ids, said_already).items():
             if code in DAMAGE_ALARMS and one.state is not None and one.state.faults:
                 continue  # `damaged` says it in one sentence
-            text = ALARM_TEXT.get(code, "{node} reports " + code.replace("_", " ")).format(node=one.id)
+            known = ALARM_TEXT.get(code)  # of any other code the words are that member's
+            text = f"{one.id} reports {code.replace('_', ' ')}" if known is None else known.format(node=one.id)
             said = [alarm.text for alarm in same if alarm.text and alarm.text != f"the disk of {one.id} is full"]
             yield _of_member(one, code, one.id, text, same, f": {'; '.join(said)}" if said else "",
                              leads=one.id == facts.view.leader_id)  # fmt: skip
@@ -235,7 +237,7 @@ def by_code(one: MemberView, ids: Container[str], said: Container[AlarmView]) ->
     found: dict[str, list[AlarmView]] = {}
     for alarm in alarms_of(one):
         if alarm not in said and (alarm.code != "peer_disk_full" or alarm.peer_id not in ids):
-            found.setdefault(alarm.code or "alarm", []).append(alarm)
+            found.setdefault((alarm.code or "alarm")[:CODE_CHARS_MAX], []).append(alarm)
     return found
 
 

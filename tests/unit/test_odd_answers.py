@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from app.console.watch import closed, opened
 from app.times import shifted, time_of
 from node.config import ConfigError, load
 from node.protocol.peers import name_in, parse_peers
@@ -19,6 +20,7 @@ from node.views.reading import Unreadable, read
 from node.views.state import StateView
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup
+from tests.unit.group_story import Story
 
 NAN, INFINITY = float("nan"), float("inf")
 HUGE = 10**40
@@ -184,6 +186,29 @@ def test_a_time_that_is_none_here_is_one_members_trouble_alone(tmp_path: Path) -
                 node.odd.clear()
 
     story(tmp_path, work)
+
+
+ODD_MEASURES: list[tuple[str, Any]] = [
+    ("timing.election_timeout_max_ms", 1 << 62),  # longer than any time that there is
+    ("timing.election_timeout_max_ms", -(1 << 62)),
+    ("loop_late_ms", 1 << 62),
+    ("alarms", [{"code": "{else}", "severity": "critical"}]),
+    ("alarms", [{"code": "a" * 20_000, "severity": "critical"}]),
+    ("alarms", [{"code": "disk_full", "severity": "critical", "text": "a" * 20_000}]),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), ODD_MEASURES, ids=[f"{p}={str(v)[:24]}" for p, v in ODD_MEASURES])
+def test_what_is_read_ends_no_view_of_the_group(path: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console showed the group as it was before, be it "in step", for as long as a member said so."""
+    story = Story()
+    story.look(2)
+    for node in story.group.nodes.values():
+        monkeypatch.setattr(node, "state", lambda state=node.state: with_field(state(), path, value))
+    view = story.look(10)
+    assert view.leader_id == "n0" and all(len(one.id) < 100 for one in view.problems)
+    for one in view.problems:
+        assert opened(one, view.as_of).text and closed(one, view.as_of).text
 
 
 @pytest.mark.parametrize(

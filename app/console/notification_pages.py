@@ -30,7 +30,7 @@ from app.notify import delivery
 from app.notify.notifier import Notifier
 from app.notify.routes import NewRoute, RoutePatch
 from app.security.roles import Right, Viewer
-from app.times import parse_time, rfc3339, utc_now
+from app.times import parse_time, rfc3339, shifted, utc_now
 
 router = APIRouter(include_in_schema=False)
 HISTORY_SHOWN: Final = 20
@@ -200,9 +200,9 @@ def utc_of(text: str, name: str) -> str:
     """A form's local time, which the page asks for in UTC. Raises Invalid."""
     try:
         at = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return rfc3339(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
         raise Invalid(f"{name}: {text!r} is no time such as 2026-01-31T22:00") from None
-    return rfc3339(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
 
 
 # --- maintenance ---------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ async def add_window(
     reason: Annotated[str, Form(max_length=200)] = "",
 ) -> Response:
     begins = utc_of(begin, "begin") if begin.strip() else rfc3339(utc_now())
-    until = rfc3339(datetime.fromisoformat(begins) + timedelta(hours=hours))
+    until = rfc3339(shifted(datetime.fromisoformat(begins), hours * 3600))
     asked = alert_models.NewWindow(group=group or None, begin=begins, until=until, reason=reason)
     await alerts.add_window(request, asked, notifier, console, viewer)
     return see(f"{PAGE}#maintenance")

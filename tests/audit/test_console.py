@@ -81,7 +81,9 @@ def test_the_api_starts_follows_and_lists_audits(tmp_path: Path) -> None:
             assert (audit["state"], audit["verdict"], audit["requested_by"]) == ("done", "consistent", "ann")
             assert "findings" not in audit["result"]
             assert not (tmp_path / "audits" / started["id"] / "spec.json").exists()
-            second = await start(ann)
+            keyed = {"json": {"cluster": "demo", "depth": "chain"}, "headers": {"idempotency-key": "k1"}}
+            second, again = [(await ann.change("POST", "/api/v1/audits", **keyed)).json() for _ in range(2)]
+            assert again["id"] == second["id"], "the same key starts one audit"
             await ended(ann, second["id"])
             page = (await ann.get("/api/v1/audits?limit=1")).json()
             assert [one["id"] for one in page["items"]] == [second["id"]]
@@ -116,19 +118,6 @@ def test_what_the_api_refuses(tmp_path: Path) -> None:
             dry = await ann.change("POST", "/api/v1/audits", json={"cluster": "demo", "dry_run": True})
             assert (dry.status_code, [one["id"] for one in dry.json()["replicas"]]) == (200, ["n0", "n1", "n2"])
             assert (await ann.get("/api/v1/audits")).json()["items"] == []
-
-    run(work())
-
-
-def test_the_same_idempotency_key_starts_one_audit(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with console(tmp_path) as (kit, _):
-            ann = await kit.person("ann", "operator")
-            body = {"json": {"cluster": "demo", "depth": "chain"}, "headers": {"idempotency-key": "k1"}}
-            first = (await ann.change("POST", "/api/v1/audits", **body)).json()
-            again = (await ann.change("POST", "/api/v1/audits", **body)).json()
-            assert first["id"] == again["id"]
-            await ended(ann, first["id"])
 
     run(work())
 
@@ -172,25 +161,11 @@ def test_pages_start_show_and_open_the_flipped_byte(tmp_path: Path) -> None:
     run(work())
 
 
-def test_a_cancel_from_the_page_ends_the_job(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with console(tmp_path) as (kit, _):
-            ann = await kit.person("ann", "operator")
-            started = await start(ann, depth="bytes")
-            page = f"/clusters/demo/audits/{started['id']}"
-            answer = await ann.change("POST", f"{page}/cancel", data={"csrf_token": ann.csrf})
-            assert answer.status_code == 303
-            assert (await ended(ann, started["id"]))["state"] == "cancelled"
-            assert "Cancelled" in (await ann.get(page)).text
-
-    run(work())
-
-
-def test_the_live_fragment_names_nobody(tmp_path: Path) -> None:
+def test_the_live_fragment_names_nobody_and_a_cancel_from_the_page_ends_the_job(tmp_path: Path) -> None:
     async def work() -> None:
         async with console(tmp_path) as (kit, _):
             ann = await kit.person("ann-the-operator", "operator")
-            started = await start(ann)
+            started = await start(ann, depth="bytes")
             live = await ann.get(f"/live/audit/snapshot?cluster=demo&node={started['id']}")
             assert live.status_code == 200
             assert 'id="audit-status"' in live.text
@@ -198,7 +173,11 @@ def test_the_live_fragment_names_nobody(tmp_path: Path) -> None:
             assert ann.csrf not in live.text
             other = await ann.get("/live/audit/snapshot?cluster=demo&node=none")
             assert other.status_code == 404
-            await ended(ann, started["id"])
+            page = f"/clusters/demo/audits/{started['id']}"
+            answer = await ann.change("POST", f"{page}/cancel", data={"csrf_token": ann.csrf})
+            assert answer.status_code == 303
+            assert (await ended(ann, started["id"]))["state"] == "cancelled"
+            assert "Cancelled" in (await ann.get(page)).text
 
     run(work())
 

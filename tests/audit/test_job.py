@@ -142,7 +142,9 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_a_command_that_is_ended_leaves_no_job(tmp_path: Path, number: signal.Signals) -> None:
     """A `timeout 60 quorumscope audit ...` left a JVM and its workers that read all replicas for nobody."""
     stores = [str(store.root) for store in build(tmp_path)]

@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 
 from tests.ports import free_ports
 
-AT_ONCE: Final = 40
+AT_ONCE: Final = 80  # most of them wait for ten seconds
 LOOKS_EVERY_S: Final = 0.02
 WITHOUT_CONNECTION_S: Final = 60.0
 LIMIT_S: Final = 120.0

@@ -41,6 +41,7 @@ class Console:
 
     def __init__(self, place: Path, seeds: Sequence[str], group: FakeGroup | FakePair | None) -> None:
         self.group = group
+        self.sessions: dict[str, Any] = {}  # by role: what a browser holds once somebody has signed in
         self.db = f"sqlite:///{place / 'console.db'}"
         (place / "console.db").write_bytes(migrated_file())
         port = free_ports(1)[0]
@@ -125,14 +126,25 @@ def axe_violations(page: Page) -> list[dict[str, Any]]:
 
 
 class Visitor:
-    """A signed-in person at a browser; `complaints` is what the browser wrote to its console."""
+    """A signed-in person at a browser; `complaints` is what the browser wrote to its console.
 
-    def __init__(self, browser: Browser, console: Console, role: str = "admin", **context: Any) -> None:
-        self.console = console
-        self.context: BrowserContext = browser.new_context(base_url=console.url, **context)
+    The first of a role signs in, the next ones have the same session; where it is to end, `alone` has one of its own.
+    """
+
+    def __init__(
+        self, browser: Browser, console: Console, role: str = "admin", *, alone: bool = False, **context: Any
+    ) -> None:
+        session = None if alone else console.sessions.get(role)
+        self.context: BrowserContext = browser.new_context(base_url=console.url, storage_state=session, **context)
         self.context.set_default_timeout(WITHIN_MS)
         self.complaints: list[str] = []
         self.page = self.tab()
+        if session is None:
+            self._sign_in(console, role)
+            if not alone:
+                console.sessions[role] = self.context.storage_state()
+
+    def _sign_in(self, console: Console, role: str) -> None:
         self.page.goto(console.link(f"{role}-{id(self)}", role))
         self.page.get_by_role("main").get_by_role("button").click()
         self.page.wait_for_url(console.url + "/")

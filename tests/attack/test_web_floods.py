@@ -195,7 +195,8 @@ class AheadOfAnswers:
         return False
 
 
-@pytest.mark.parametrize("where", [CONSOLE, "control plane"])
+@pytest.mark.long  # one connection of each kind: tests/unit/test_http_server.py
+@pytest.mark.parametrize("where", ["console", "control plane"])
 def test_requests_ahead_of_their_answers_keep_nobody_out(tmp_path: Path, where: str) -> None:
     print(f"seed {SEED}")
     with ExitStack() as stack:
@@ -259,6 +260,7 @@ def ended(one: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.long  # with checks that are let go one by one: tests/unit/test_login_limits.py
 def test_a_flood_of_wrong_passwords_freezes_no_page(tmp_path: Path) -> None:
     """32 at once: pages are drawn meanwhile, all are answered, and who tries too often is asked to wait."""
     print(f"seed {SEED}")

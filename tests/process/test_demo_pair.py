@@ -70,6 +70,7 @@ def pair_demo(tmp_path: Path) -> Iterator[Callable[[], str]]:
             demo.wait()
 
 
+@pytest.mark.long  # a master that is replaced: test_classic_pair.py
 def test_a_lost_master_is_replaced_by_the_command_that_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

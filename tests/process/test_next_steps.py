@@ -123,7 +123,7 @@ def test_a_member_that_is_cut_off_is_healed(run: Run) -> None:
     ("what", "kind"),
     [
         pytest.param("slow", "slow_link", marks=pytest.mark.long),
-        ("mute", "one_way"),
+        pytest.param("mute", "one_way", marks=pytest.mark.long),
         pytest.param("deafen", "one_way", marks=pytest.mark.long),
         pytest.param("narrow", "resends", marks=pytest.mark.long),
     ],
@@ -158,7 +158,7 @@ def test_followers_without_a_connection_to_each_other_are_healed(run: Run) -> No
     run(work)
 
 
-@pytest.mark.parametrize("kind", ["no_leader", "engines_silent"])
+@pytest.mark.parametrize("kind", [pytest.param("no_leader", marks=pytest.mark.long), "engines_silent"])
 def test_what_is_wrong_with_the_whole_group_is_healed(run: Run, kind: str) -> None:
     """Nobody hears anybody; all engines are stopped."""
 

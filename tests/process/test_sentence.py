@@ -204,6 +204,7 @@ def scrubs_of(view: GroupView, node: str) -> int:
     return -1 if scrub is None or scrub.last is None or scrub.last.number is None else scrub.last.number
 
 
+@pytest.mark.long  # a scrub that finds it, and the problem's end: test_next_steps.py
 def test_a_flipped_bit_is_told_once_somebody_has_read_it(run: Run) -> None:
     async def work(watcher: Observer) -> None:
         async def flipped() -> str:

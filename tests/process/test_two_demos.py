@@ -40,6 +40,7 @@ def appended(client: LedgerClientSync, body: bytes) -> int:
             assert time.monotonic() < deadline
 
 
+@pytest.mark.long  # one demo and its ports: test_demo.py
 def test_two_demos_that_start_together_are_two_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUMSCOPE_")}

@@ -134,7 +134,8 @@ def committed_of(installed: Installed) -> int:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("depth", ["chain", pytest.param("bytes", marks=[pytest.mark.long, pytest.mark.spark])])
+@pytest.mark.long
+@pytest.mark.parametrize("depth", ["chain", pytest.param("bytes", marks=pytest.mark.spark)])
 def test_demo_and_audit_run_from_a_wheel(installed: Installed, depth: str) -> None:
     data = installed.folder / "kept"
     process = installed.start("demo", "--data", str(data), "--keep", "--rate", "100")

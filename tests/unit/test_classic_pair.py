@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,10 +12,11 @@ from unittest.mock import AsyncMock
 import httpx2
 import pytest
 
+from node.broker.classic import pair as pair_module
 from node.broker.classic.broker import ClassicBroker
 from node.broker.classic.metadata_sync import CommittedHere, is_newer
 from node.broker.classic.promotion import Finding, NotPromoted, Promotion
-from node.broker.classic.role_record import read_role
+from node.broker.classic.role_record import RoleRecord, read_role, write_role
 from node.control.app import create_app
 from node.ha.asking import ask
 from node.ha.client import State
@@ -22,6 +24,7 @@ from node.ha.handshake import hello_of
 from node.ha.lineage import PROMOTION, Lineage, read_lineage
 from node.ha.promotion import Candidate, best
 from node.ha.settings import BrokerRole
+from node.message_store.write_files import Disk
 from node.rocketmq.bodies import DataVersion, GroupConfig, TopicConfig
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.header_fields import read_header
@@ -350,6 +353,26 @@ async def test_what_another_slave_got_until_the_promotion_counts(tmp_path: Path)
             assert not old.broker.is_master  # both wait for the operator: an epoch above that one
         promotion._better = lambda _others: none  # type: ignore[method-assign]
         assert await promotion.promote(None, set(), "ops") == 3 * PROMOTION
+
+
+@story
+async def test_a_fenced_master_without_room_for_its_record_becomes_a_slave_once_there_is_some(tmp_path: Path) -> None:
+    """It took nothing and followed nobody until somebody started it again."""
+    async with two(tmp_path) as (master, _slave):
+        failures = iter([OSError(errno.ENOSPC, "No space left on device")] * 2)
+
+        def write(root: Path, record: RoleRecord, disk: Disk) -> None:
+            for error in failures:
+                raise error
+            write_role(root, record, disk)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pair_module, "write_role", write)
+            master.broker.pair.service.fence(PROMOTION)
+            await until(lambda: master.broker.pair.role is BrokerRole.SLAVE)
+        record = read_role(tmp_path / "m")
+        assert record is not None and record.role is BrokerRole.SLAVE
+        assert [one[0] for one in master.notes].count("task_failed") == 2
 
 
 @story

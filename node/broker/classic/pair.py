@@ -237,7 +237,8 @@ class Pair:
     def _fenced(self, epoch: int) -> None:
         """A slave, or another broker, heard of a later epoch."""
         self.store.become_slave()
-        self._background.run("becoming a slave", self._step_down(f"a later master is there, of epoch {epoch}"))
+        why = f"a later master is there, of epoch {epoch}"
+        self._background.keep("becoming a slave", partial(self._step_down, why))
 
     async def _step_down(self, why: str) -> None:
         await self._record(BrokerRole.SLAVE, why)

@@ -8,6 +8,7 @@ Invariant: what is written here reads as `SendRequestV2`, and its properties as 
 
 from __future__ import annotations
 
+import os
 import secrets
 import struct
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ _HEAD_BYTES: Final = _HEAD.size - 8
 _BINARY: Final = 1 << 24
 _PROPERTIES: Final = struct.Struct(">2sci")
 _LANGUAGE: Final = LANGUAGES.index(LANGUAGE)
-_ID_PREFIX: Final = secrets.token_hex(8).upper()
+_id_prefix: Final = bytearray(secrets.token_bytes(8))  # of this process
 _ids: Final[Iterator[int]] = count()
 
 
@@ -47,9 +48,16 @@ class OutgoingMessage:
     own: tuple[tuple[str, str], ...] = ()
 
 
+def _draw_prefix() -> None:
+    _id_prefix[:] = secrets.token_bytes(8)
+
+
+os.register_at_fork(after_in_child=_draw_prefix)  # or both go on with the same keys
+
+
 def properties_of(message: OutgoingMessage) -> bytes:
     """Raises ClientError for what no property can hold."""
-    unique = f"{_ID_PREFIX}{next(_ids):016X}"
+    unique = f"{_id_prefix.hex().upper()}{next(_ids):016X}"
     if message.properties or message.delay_level or message.own:
         return _joined(message, unique)
     text, pairs = f"{UNIQ_KEY}\x01{unique}\x02", 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from node.message_client import ClientError, MessageConsumer, MessageProducer, N
 from node.message_client import consumer as consumer_module
 from node.message_client.consumer import AGAIN_S, share_of
 from node.message_client.errors import Unavailable
+from node.message_client.outgoing import properties_of
 from node.message_client.routes import Queue
 from node.message_client.taking import Taking
 from node.rocketmq.codes import Request
@@ -314,3 +316,17 @@ def test_what_cannot_be_reached_or_understood(capsys: pytest.CaptureFixture[str]
     assert run(["produce", "T", "--body", "x", "--name-server", "nonsense"]) == 64
     assert run(["consume", "T"]) == 64
     assert capsys.readouterr().out == ""
+
+
+def test_a_forked_process_gives_its_messages_other_keys() -> None:
+    """Both went on with the same ones: of two transactions of one key a broker knows the later alone."""
+    reader, writer = os.pipe()
+    one = OutgoingMessage("T", b"x")
+    child = os.fork()
+    if not child:
+        os.write(writer, properties_of(one))
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as said:
+        assert said.read() != properties_of(one)

@@ -14,6 +14,7 @@ import numpy as np
 _MASK: Final = (1 << 32) - 1
 _SIGN: Final = 1 << 31
 _SHORT: Final = 48  # up to so many units a loop is quicker than an array
+_KNOWN: Final = 256  # hashes of longer texts are not kept
 KEY_SEPARATOR: Final = " "
 
 
@@ -37,18 +38,20 @@ def string_hash(text: str) -> int:
 
 def tags_code(tags: str | None) -> int:
     """What a consume queue holds of a message's tags: 0 without tags."""
-    return _known_hash(tags) if tags else 0
+    return _hash_of_name(tags) if tags else 0
 
 
-@lru_cache(maxsize=4096)
-def _known_hash(text: str) -> int:
-    """Of what occurs again and again: tags, topics."""
-    return string_hash(text)
+def _hash_of_name(text: str) -> int:
+    """Of what occurs again and again: tags, topics. A long one, which whoever asks or sends makes up, is not kept."""
+    return _known_hash(text) if len(text) <= _KNOWN else string_hash(text)
+
+
+_known_hash = lru_cache(maxsize=4096)(string_hash)
 
 
 def key_hash(topic: str, key: str) -> int:
     """What an index file holds of a key: never negative."""
-    joined = _known_hash(f"{topic}#") * pow(31, units_of(key), 1 << 32) + string_hash(key) & _MASK
+    joined = _hash_of_name(f"{topic}#") * pow(31, units_of(key), 1 << 32) + string_hash(key) & _MASK
     found = abs(joined - (1 << 32) if joined & _SIGN else joined)
     return 0 if found >= _SIGN else found
 

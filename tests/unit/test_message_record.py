@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 
 import pytest
@@ -121,6 +122,19 @@ def test_keys_keep_their_order_and_their_repetitions() -> None:
     assert split_keys(" k2  k1 k2 ") == ["k2", "k1", "k2"]
     assert PLAIN.index_keys == ["FD01", "k1", "k2"]
     assert record(properties_data=b"").index_keys == []
+
+
+def test_no_text_of_a_stranger_is_kept_for_its_hash() -> None:
+    """4,096 questions with topics of 220 kB held 900 MB for ever."""
+    tracemalloc.start()
+    try:
+        for number in range(64):
+            long = f"{number:064}" * 2048
+            assert tags_code(long) == string_hash(long)
+            assert key_hash(long, "k") == abs(string_hash(f"{long}#k"))
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_hashes_are_javas() -> None:

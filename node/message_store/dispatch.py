@@ -72,7 +72,7 @@ class Dispatcher:
         self._queues.open(mark.point.position, is_clean=mark.is_clean)
         self._index.open(mark.index, is_clean=mark.is_clean)
         self._is_marked_clean = mark.is_clean
-        self._dense_from = mark.dense_from
+        self.dense_from = mark.dense_from  # what lies below was put by RocketMQ, which may give a queue offset twice
 
     @property
     def is_broken(self) -> bool:
@@ -125,7 +125,7 @@ class Dispatcher:
         self._is_broken = True
         indexed = self._index.written
         try:
-            touched = self._queues.append(columns.queues, columns.queued, dense_from=self._dense_from)
+            touched = self._queues.append(columns.queues, columns.queued, dense_from=self.dense_from)
             self._index.append(columns.keyed)
         except MessageStoreError:
             self._is_broken = False
@@ -197,7 +197,7 @@ class Dispatcher:
         return finish
 
     def _mark_now(self, *, is_clean: bool) -> Mark:
-        return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean, self._dense_from)
+        return Mark(self._point, self.sizes, self._index.mark, self._last_time_ms, is_clean, self.dense_from)
 
     def removed(self, path: Path) -> None:
         """A file of what has expired was removed: no descriptor keeps its space."""

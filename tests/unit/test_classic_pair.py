@@ -362,7 +362,7 @@ async def test_a_fenced_master_without_room_for_its_record_becomes_a_slave_once_
         failures = iter([OSError(errno.ENOSPC, "No space left on device")] * 2)
 
         def write(root: Path, record: RoleRecord, disk: Disk) -> None:
-            for error in failures:
+            for error in failures if root.name == "m" else ():
                 raise error
             write_role(root, record, disk)
 

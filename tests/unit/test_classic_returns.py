@@ -22,6 +22,7 @@ from node.ha.client import State
 from node.ha.handshake import Hello
 from node.ha.lineage import PROMOTION
 from node.ha.settings import BrokerRole
+from node.message_store.local_log import LocalCommitLog
 from node.message_store.record import decode_record
 from node.message_store.write_files import OsDisk
 from node.rocketmq.codes import Answer, Request
@@ -29,6 +30,7 @@ from node.rocketmq.java_json import BodyError
 from tests.unit.broker_kit import pull_fields
 from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, story
 from tests.unit.engine_kit import until
+from tests.unit.ha_kit import put
 from tests.unit.test_classic_pair import commit, offset_of, slave_alone, synced
 
 CUTS = {"ha.cuts_back": "true"}
@@ -269,6 +271,22 @@ async def test_a_queue_that_a_slave_never_had_messages_of_goes_on_where_it_was(t
         async with classic(settings["m"]) as old:
             await until(lambda: old.broker.store.end_position == slave.broker.store.end_position)
             assert old.broker.next_offsets["TopicTest", 1] == 3
+
+
+@story
+async def test_a_slave_of_rocketmqs_passes_over_offsets_that_its_master_gives_again(tmp_path: Path) -> None:
+    """A topic that is deleted there and made again begins at 0: the slave ended at its first message, at each start."""
+    java = LocalCommitLog(tmp_path / "java", 65_536)
+    end = put(java, 0, 1, 0, 1, 2)
+    settings = classic_settings(tmp_path, "s", "slave", pair_ports("m", "s"))
+    async with classic(settings) as slave:
+        store = slave.broker.store
+        store.append_data(0, java.read(0, end))
+        slave.broker.keeper.wake()
+        await until(lambda: store.end_position == end)
+        assert list(store.next_offsets.values()) == [3] and store.dispatcher.repeats == 2
+        await Promotion(slave.broker.pair, "s").promote(None, {"no_pair"}, "ops")
+        assert store.dispatcher.dense_from == end  # of what ours puts none comes twice
 
 
 @pytest.mark.parametrize(

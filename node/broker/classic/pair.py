@@ -35,6 +35,7 @@ from node.ha.settings import BrokerRole, HaSettings
 from node.ha.sockets import AcceptSocketService, HAClientService
 from node.member_secret import make_secret, read_secrets
 from node.message_store.local_store import LocalMessageStore
+from node.message_store.rebuild import NOWHERE
 from node.message_store.write_files import Disk, OsDisk
 
 Note = Callable[[str, str, str], None]
@@ -114,6 +115,8 @@ class Pair:
         self._on_disk = lineage
         self._promised = EPOCH_MAX + 1  # the epoch that a promotion which is under way is to begin
         self.contested_by = 0  # one at or above it, which was heard of meanwhile: another broker is being promoted, too
+        if not lineage.pair:  # a log that no master of ours put anything into, as far as is known
+            store.dispatcher.dense_from = NOWHERE
         self.service.on_heard = self._heard
         self.service.broker = settings.broker.address
         store.slaves = self.service
@@ -262,6 +265,8 @@ class Pair:
             if lineage != self._on_disk:
                 await asyncio.to_thread(_on_own_disk, partial(write_lineage, self._root, lineage))
                 self._on_disk = lineage
+            if lineage.pair and not self.lineage.pair:
+                self.store.dispatcher.dense_from = self.store.log.max_offset
             self.service.lineage = self.client.lineage = lineage.hearing(self.lineage.heard)
 
     @property

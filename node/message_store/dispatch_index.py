@@ -121,6 +121,7 @@ class IndexWriter:
         name = _name_of(time_ms)
         if name <= before.name:
             name = f"{int(before.name) + 1:017d}"
+        self._disk.make_folder(self._folder)
         self._disk.create(self._folder / name, self._file_bytes)
         try:
             self._slots = self._disk.int32_table(self._folder / name, HEAD_BYTES, self._slot_count)

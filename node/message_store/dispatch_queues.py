@@ -188,6 +188,7 @@ class QueueWriter:
         """The file of unit `number`, with pre-fill before it."""
         tail.first_unit = number // self._file_units * self._file_units
         path = tail.path = tail.folder / f"{tail.first_unit * UNIT_BYTES:020d}"
+        self._disk.make_folder(tail.folder)
         self._disk.create(path, self._file_bytes)
         self._new_names |= {tail.folder, tail.folder.parent, self._folder, self._folder.parent}
         if number > tail.first_unit:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from node.message_store.dispatch_mark import OURS
+from node.message_store.errors import StoreMoved
 from node.message_store.read_files import Files
 from node.message_store.write_files import Disk
 
@@ -31,8 +32,11 @@ class NextFile:
             disk.remove(self._path)
 
     def make(self, disk: Disk) -> None:
-        """In any thread, with a disk of its own; then `is_ready` is set by the owner. Raises OSError."""
-        disk.create(self._path, self._file_bytes)
+        """In any thread, with a disk of its own; then `is_ready` is set by the owner. Raises OSError, StoreMoved."""
+        try:
+            disk.create(self._path, self._file_bytes)
+        except FileNotFoundError as error:
+            raise StoreMoved(f"{self._path.parent} is not there any more") from error
         disk.sync(self._path)
         disk.sync_folder(self._path.parent)
 

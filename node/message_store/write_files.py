@@ -30,7 +30,7 @@ class Disk(Protocol):
     """What is done to files."""
 
     def create(self, path: Path, size_bytes: int) -> None:
-        """A new file of zeros, and the directories above it; one that is there is emptied."""
+        """A new file of zeros in a directory that is there; one that is there is emptied."""
 
     def write(self, path: Path, offset: int, data: BytesLike) -> None:
         """Into a file that is there."""
@@ -123,7 +123,6 @@ class OsDisk:
             os.close(self._open.pop(one))
 
     def create(self, path: Path, size_bytes: int) -> None:
-        private_folder(path.parent)
         self._forget(path)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

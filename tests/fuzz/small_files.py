@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -183,21 +184,13 @@ heart_beat_time_interval_ms = 100
 
 
 def config(data: bytes) -> None:
-    """A file that is read through a pipe of our own: no disk."""
-    load({}, _TextFile(data), {})  # type: ignore[arg-type]
-
-
-class _TextFile:
-    """As much of a Path as the loader uses."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read_text(self, encoding: str) -> str:
-        return self._data.decode(encoding)
-
-    def __str__(self) -> str:
-        return "q.toml"
+    """A file in memory: no disk."""
+    fd = os.memfd_create("q.toml")
+    try:
+        os.write(fd, data)
+        load({}, Path(f"/proc/self/fd/{fd}"), {})
+    finally:
+        os.close(fd)
 
 
 def cli_bodies(data: bytes) -> None:

@@ -38,7 +38,6 @@ class MessageDisk:
 
     # --- Disk -----------------------------------------------------------------------------------------------------
     def create(self, path: Path, size_bytes: int) -> None:
-        self.platform.make_directory(path.parent)
         self._forget(path)
         fd = self.platform.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self.platform.ftruncate(fd, size_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -398,9 +399,10 @@ def test_why_the_broker_of_a_pair_is_silent_is_a_reason_and_no_sentence(monkeypa
     """Pages put it in brackets: "(This member's broker does not answer (127.0.0.1:2: …): look at its log.)."""
 
     async def command(*_: object) -> Command:
-        raise Unavailable("127.0.0.1:2: no answer in time")
+        raise Unavailable("127.0.0.1:2: no answer in time", sent=True)
 
     monkeypatch.setattr(BrokerLink, "command", command)
     settings = load({"peers": "n0-127.0.0.1:1", "broker.address": "127.0.0.1:2"})
-    found = asyncio.run(ha.said(settings, BrokerLink(settings)))
+    parts: Any = SimpleNamespace(settings=settings, broker=BrokerLink(settings))
+    found = asyncio.run(ha.said(parts))
     assert (found.broker, found.reason) == ("down", "127.0.0.1:2: no answer in time")

@@ -15,7 +15,11 @@ import pytest
 from node.broker.classic import process
 from node.config import Settings, split_address
 from node.ha import keeper
+from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import StoreMoved
+from node.message_store.local_next import NextFile
+from node.message_store.read_files import OS
+from node.message_store.write_files import OsDisk
 from node.rereading import Rereading
 from node.rocketmq.codes import Answer
 from tests.unit.broker_kit import Client
@@ -35,7 +39,9 @@ def removed(directory: Path) -> None:
 
 def copy_in_place(directory: Path) -> None:
     renamed(directory)
-    shutil.copytree(directory.with_name("elsewhere"), directory)
+    beside = directory.with_name("beside")
+    shutil.copytree(directory.with_name("elsewhere"), beside)
+    beside.rename(directory)  # at once: in half a copy a thread may be making a file
 
 
 def log_in_place(directory: Path) -> None:
@@ -123,6 +129,18 @@ def test_its_process_says_so_and_leaves_alone_what_is_there_now(
 
     with pytest.raises(StoreMoved, match=r"was removed, renamed or replaced.*it is a slave"):
         served()
+
+
+def test_the_next_file_makes_no_directory_that_is_gone_again(tmp_path: Path) -> None:
+    """Whoever moves it back would move it into that one."""
+    root = tmp_path / "m"
+    for folder in (root / "commitlog", root / OURS):
+        folder.mkdir(parents=True)
+    ahead = NextFile(root, root / "commitlog", 4096, OsDisk(), OS)
+    renamed(root)
+    with pytest.raises(StoreMoved):
+        ahead.make(OsDisk())
+    assert not root.exists()
 
 
 @story

@@ -33,7 +33,7 @@ SHORT, LONG = 2, 20
 MUST_FIT = (
     "/history", "/watermarks", "/view", "/operations", "/entries", "/digests", "/addresses", "/users", "/alerts",
     "/audits", "/schedules", "/clusters", "/me/password", "/members", "/repair", "/segments", "/truncations",
-    "/leadership-transfer", "/problems", "/dispatchers",
+    "/leadership-transfer", "/problems", "/dispatchers", "/restart",
 )  # fmt: skip
 Served = tuple[FastAPI, dict[str, str]]
 

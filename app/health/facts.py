@@ -105,10 +105,11 @@ def moment(now: datetime, ago_s: float) -> datetime:
     return shifted(now, -ago_s)
 
 
-def natural(name: str) -> tuple[list[int | str], str]:
-    """The order that people expect: n2 before n10."""
+def natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """The order that people expect: n2 before n10. A number may have more digits than Python makes one of."""
     parts = DIGITS.split(name)  # every second one is a number
-    return [int(one) if at % 2 else one for at, one in enumerate(parts)], name
+    ordered = ((len(each := one.lstrip("0")), each) if at % 2 else (0, one) for at, one in enumerate(parts))
+    return list(ordered), name
 
 
 def join(names: list[str]) -> str:

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from app.console.watch import closed, opened
+from app.health.facts import natural
 from app.times import shifted, time_of
 from node.config import ConfigError, load
 from node.protocol.peers import name_in, parse_peers
@@ -186,6 +187,12 @@ def test_a_time_that_is_none_here_is_one_members_trouble_alone(tmp_path: Path) -
                 node.odd.clear()
 
     story(tmp_path, work)
+
+
+def test_names_have_an_order_whatever_stands_in_them() -> None:
+    """A member's id with more digits than Python makes a number of ended the view of its group."""
+    ordered = ["", "n", "n0", "n2", "n2-1", "n10", "n" + "9" * 5000, "x1"]
+    assert sorted({*ordered}, key=natural) == ordered
 
 
 ODD_MEASURES: list[tuple[str, Any]] = [

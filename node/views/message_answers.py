@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, FiniteFloat
 
 BrokerState = Literal["ok", "down"]
 Role = Literal["MASTER", "SLAVE"]
@@ -45,7 +45,7 @@ class RoleStep(BaseModel):
     """One step of a change of role; `error` is empty where it went well."""
 
     step: str
-    took_ms: float
+    took_ms: FiniteFloat
     error: str
 
 
@@ -57,7 +57,7 @@ class RoleChange(BaseModel):
     term: int
     change: str
     outcome: Outcome
-    took_ms: float
+    took_ms: FiniteFloat
     steps: list[RoleStep]
 
 
@@ -171,7 +171,7 @@ class Topic(BaseModel):
     is_system: bool
     messages: int
     messages_ever: int
-    messages_per_s: float | None
+    messages_per_s: FiniteFloat | None
     size_bytes: int
     size_is_estimated: bool
     oldest_at: str | None

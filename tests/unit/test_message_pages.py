@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from app.console import live
+from app.console.errors import NodeUnreachable
 from app.console.message_bodies import with_messages
+from app.console.message_live import read
 from app.console.messages_view import MemberBroker, master_of, on_our_clock, row_of, sentence_of, timeline_of
 from app.console.sample import Clock
 from node.message_store.properties import join_properties
 from node.message_store.record import encode_record
-from node.views.message_answers import Broker
+from node.views.message_answers import Broker, Topic
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.engine_kit import until
 from tests.unit.fake_brokers import BrokerGroup, example
@@ -417,3 +419,17 @@ def test_the_master_of_the_newest_term_is_the_master() -> None:
     both = [MemberBroker("n0", broker(role="MASTER", term=3)), MemberBroker("n1", broker(role="MASTER", term=4))]
     assert master_of(both) is both[1]
     assert [one for one, _ in timeline_of(both, most=2)] != []
+
+
+@pytest.mark.parametrize("endless", [float("inf"), float("nan"), "9" * 400])
+def test_a_time_without_end_is_no_answer(endless: Any) -> None:
+    """The page Messages failed at it with 500."""
+    said = example("get /api/v1/broker")
+    for where in (said["role_changes"][0], said["role_changes"][0]["steps"][0]):
+        before, where["took_ms"] = where["took_ms"], endless
+        with pytest.raises(NodeUnreachable):
+            read(Broker, said)
+        where["took_ms"] = before
+    with pytest.raises(NodeUnreachable):
+        read(Topic, example("get /api/v1/topics")["items"][0] | {"messages_per_s": endless})
+    assert read(Broker, said).role_changes

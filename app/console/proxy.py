@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from app.console.errors import ConsoleError, NodeUnreachable, NotFound
 from app.console.nodes import Nodes
 from app.health.group_view import GroupView, MemberView
 from app.times import rfc3339, utc_now
+from node.views.answers import Truncation
 
 Json = dict[str, Any]
 TRUNCATIONS_MAX = 1000
+CUTS: Final = TypeAdapter(list[Truncation])
 COMPARED = ("term", "body", "body_crc", "chain_crc", "magic", "size_bytes")
 
 
@@ -70,6 +74,14 @@ def same_entry(first: Json, second: Json) -> bool:
     return all(first.get(key) == second.get(key) for key in COMPARED)
 
 
+def are_cuts(items: Any) -> bool:
+    try:
+        CUTS.validate_python(items or [], strict=True)
+        return True
+    except ValidationError:
+        return False
+
+
 async def truncations(nodes: Nodes, view: GroupView, node_id: str | None) -> Json:
     """All replicas' archives in one list, newest first; what is older than a node's newest thousand is unknown."""
     members = [one for one in view.members if node_id in (None, one.id)]
@@ -77,9 +89,10 @@ async def truncations(nodes: Nodes, view: GroupView, node_id: str | None) -> Jso
     items: list[Json] = []
     unknown: list[Json] = []
     for one, answer in zip(members, answers, strict=True):
-        if isinstance(answer, ConsoleError):
+        if isinstance(answer, ConsoleError) or not are_cuts(answer.get("items")):
+            reason = answer.detail if isinstance(answer, ConsoleError) else "it answers something else"
             since = one.last_seen or rfc3339(utc_now())
-            unknown.append({"field": f"truncations of {one.id}", "reason": answer.detail, "since": since})
+            unknown.append({"field": f"truncations of {one.id}", "reason": reason, "since": since})
         else:
             items += [{"node_id": one.id, **item} for item in answer.get("items") or []]
             if answer.get("next") is not None:

@@ -20,7 +20,7 @@ from node.views.kinds import VIEWS
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
 from tests.unit.console_kit import Kit, run, running
-from tests.unit.fake_control import FakeGroup
+from tests.unit.fake_control import TRUNCATION, FakeGroup
 from tests.unit.group_story import Story
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -216,6 +216,26 @@ def test_what_is_read_ends_no_view_of_the_group(path: str, value: Any, monkeypat
     assert view.leader_id == "n0" and all(len(one.id) < 100 for one in view.problems)
     for one in view.problems:
         assert opened(one, view.as_of).text and closed(one, view.as_of).text
+
+
+def test_a_member_that_answers_no_truncations_hides_nobody_elses(tmp_path: Path) -> None:
+    """The page and the list were a failure of the console, and what the other members cut could not be seen."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann = await kit.person("ann")
+            kit.group.nodes["n1"].truncations = [TRUNCATION]
+            odd_cuts = ([TRUNCATION | more] for more in ({"count": [1]}, {"at": {}}, {"seq": None}))
+            for items in (["x"], {"a": 1}, "none", [{"seq": 1}], *odd_cuts):
+                kit.group.nodes["n2"].odd["truncations"] = {"items": items, "next": None}
+                found = (await ann.get("/api/v1/clusters/demo/truncations")).json()
+                assert [one["node_id"] for one in found["items"]] == ["n1"], items
+                assert [one["field"] for one in found["unknown"]] == ["truncations of n2"]
+                page = await ann.get("/clusters/demo/truncations")
+                assert page.status_code == 200 and "951" in page.text, items
+
+    run(work())
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,10 @@ AddressOrNothing = Annotated[str, AfterValidator(_address_or_nothing)]
 
 
 class Table(BaseModel):
-    """One table."""
+    """One table. What a key means is the text below it, which the page of all keys reads from the source: pydantic
+    would parse it at each start of each process."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="before")
     @classmethod

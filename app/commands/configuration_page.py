@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from itertools import pairwise
+
 from app.commands.settings import toml_of
 from node.changing_keys import MEANING, change_of
 from node.config_models import TABLES
+from node.config_table import Table
 
 HEAD = """# Configuration
 
@@ -40,17 +45,28 @@ string `n0-127.0.0.1:20911;n1-127.0.0.1:20912`; so does `peers = "…"` at the t
 """
 
 
+def meanings(table: type[Table]) -> dict[str, str]:
+    """The text below each key."""
+    (made,) = ast.parse(inspect.getsource(table)).body
+    assert isinstance(made, ast.ClassDef)
+    found: dict[str, str] = {}
+    for key, below in pairwise(made.body):
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(below, ast.Expr):
+            found[key.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return found
+
+
 def page() -> str:
     """The whole page."""
-    changes = "".join(f"- `{change.value}`: {meaning}.\n" for change, meaning in MEANING.items())
+    changes = "".join(f"- `{change.value}`: {takes}.\n" for change, takes in MEANING.items())
     parts = [HEAD.replace("CHANGES\n", f"{changes}\n")]
     for table, model in TABLES.items():
         parts.append(f"\n## [{table}]\n\n| key | default | change | meaning |\n|---|---|---|---|\n")
+        meaning = meanings(model)
         for name, field in model.model_fields.items():
             unset = field.default is None or field.default == ""
             default = "" if unset else f"`{toml_of(field.default)}`"
-            meaning = " ".join((field.description or "").split())
-            parts.append(f"| `{name}` | {default} | {change_of(f'{table}.{name}').value} | {meaning} |\n")
+            parts.append(f"| `{name}` | {default} | {change_of(f'{table}.{name}').value} | {meaning.get(name, '')} |\n")
     return "".join(parts)
 
 

@@ -89,7 +89,7 @@ def cut_off_and_named(state: DemoState, environment: dict[str, str]) -> Any:
 def test_the_demo_lives_is_broken_and_leaves_nothing(
     demo: Callable[..., subprocess.Popen[str]], environment: dict[str, str]
 ) -> None:
-    process = demo("--rate", "300")
+    process = demo("--rate", "100")
     state = found_demo(process)
     assert state.console_url is not None
     assert httpx2.get(f"{state.console_url}/login", trust_env=False, timeout=60).status_code == 200

@@ -126,7 +126,7 @@ def engines_of(directory: Path) -> list[int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and the parent-death signal")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, *long_ones(signal.SIGTERM)])
+@pytest.mark.parametrize("number", [signal.SIGINT, *long_ones(signal.SIGTERM, signal.SIGKILL)])
 def test_a_bench_that_is_told_to_stop_leaves_no_engine(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "app.cli", "bench", "append", "--seconds", "600", "--data", str(tmp_path)]
     bench = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

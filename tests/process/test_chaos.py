@@ -92,7 +92,8 @@ def test_every_fault_once_beside_brokers_and_every_message_is_where_it_was_promi
     assert list(tmp_path.iterdir()) == [], "a run in which everything held leaves no files"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long  # what is started ends with who started it: test_left_running.py; on Ctrl-C: test_demo.py
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_ends_everything_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "app.cli", "simulate", "--processes", "--seconds", "60", "--seed", "3"],

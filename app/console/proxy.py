@@ -63,6 +63,8 @@ async def side_by_side(nodes: Nodes, view: GroupView, index: int, as_: str) -> J
     for one, answer in zip(members, answers, strict=True):
         entry = None if isinstance(answer, ConsoleError) else answer.get("entry", answer)
         problem = answer.detail if isinstance(answer, ConsoleError) else None
+        if problem is None and not (isinstance(entry, dict) and entry.get("index") == index):
+            entry, problem = None, "it answers something else than this entry"
         replicas.append({"node_id": one.id, "entry": entry, "problem": problem})
         if entry is not None:
             held.append(entry)

@@ -111,6 +111,11 @@ def test_an_entry_side_by_side(tmp_path: Path) -> None:
             assert entry["agree"] is False and entry["compared"] == 2
             assert entry["replicas"][2]["entry"] is None and "ends at 5" in entry["replicas"][2]["problem"]
             assert (await ann.get("/api/v1/clusters/demo/entries/3")).json()["agree"] is True
+            for odd in ({}, {"entry": "x"}, {"entry": {}}, {"index": 4, "body": "entry 3"}):  # no entry 3 of theirs
+                group.nodes["n1"].odd["entries"] = group.nodes["n2"].odd["entries"] = odd
+                said = (await ann.get("/api/v1/clusters/demo/entries/3")).json()
+                assert said["agree"] is None and said["compared"] == 1, odd
+                assert said["replicas"][1]["problem"] == "it answers something else than this entry"
             group.nodes["n1"].alive = group.nodes["n2"].alive = False
             alone = (await ann.get("/api/v1/clusters/demo/entries/3")).json()
             assert alone["agree"] is None, "one copy agrees with nobody"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final, Literal
 
@@ -47,7 +48,7 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
     known = parts.operations.earlier("restart", key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await parts.snapshots.get(StateView)
+    state = await state_for(parts, body.what)
     check_term(body.if_term, state)
     if body.what == "engine":
         check_engine(state, force=body.force)
@@ -61,6 +62,16 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
         return {"dry_run": True, "would": f"end the {words} of {state.self_id} and start it again"}
     operation = parts.operations.start("restart", key, asked, state.self_id or "", work)
     return located(response, operation)
+
+
+async def state_for(parts: Parts, what: str) -> StateView:
+    """A silent engine can be ended, and cannot end its state machine: that one is given longer to answer, or an
+    operator's action would be refused for an engine that is late once."""
+    state = await parts.snapshots.get(StateView)
+    if what == "state_machine" and state.engine == "stale":
+        with suppress(EngineAway, EngineSilent, EngineRefused):
+            return await parts.snapshots.ask(StateView, timeout_s=ASK_S)
+    return state
 
 
 def check_engine(state: StateView, *, force: bool) -> None:

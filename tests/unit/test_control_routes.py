@@ -17,7 +17,7 @@ import pytest
 from node.config import load
 from node.control import restart
 from node.control.app import create_app
-from node.control.engine_link import EngineAway
+from node.control.engine_link import EngineAway, EngineSilent
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode
 from node.views.state import StateView
@@ -255,3 +255,24 @@ def test_a_state_machine_that_hangs_is_ended_without_force(applied: int, alarms:
     else:
         with pytest.raises(Problem, match="all that is committed"):
             restart.check_machine(parts, state, force=False)
+
+
+@pytest.mark.parametrize(("what", "late", "expected"), [
+    ("state_machine", False, "ok"), ("state_machine", True, "stale"), ("engine", False, "stale"),
+])  # fmt: skip
+def test_an_engine_that_is_late_once_can_end_its_state_machine(what: str, late: bool, expected: str) -> None:
+    """On a busy machine it gave no answer within 0.4 s, and the command that the console prints was refused."""
+    said = {"as_of": "2026-11-30T04:00:00Z", "group": "g", "self_id": "n0", "peers": []}
+
+    class Once:
+        async def get(self, view: type[StateView]) -> StateView:
+            return view.model_validate(said | {"engine": "stale", "engine_reason": "no answer within 0.4 s"})
+
+        async def ask(self, view: type[StateView], *, timeout_s: float) -> StateView:
+            assert timeout_s >= 1
+            if late:
+                raise EngineSilent("no answer within 5 s")
+            return view.model_validate(said | {"engine": "ok"})
+
+    parts: Any = SimpleNamespace(snapshots=Once())
+    assert asyncio.run(restart.state_for(parts, what)).engine == expected

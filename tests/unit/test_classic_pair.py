@@ -275,6 +275,10 @@ def test_the_best_slave_heard_of_the_newest_promotion_and_has_most() -> None:
     second = first.begun("", 500, is_promoted=True)
     few, most = Candidate("few", second, 600), Candidate("most", second, 700)
     assert best([few, most, Candidate("older", first, 9000)]) is most
+    third = second.begun("", 600, is_promoted=False)  # its master lost power, and what it had answered nobody
+    later, tail = Candidate("later", third, 700), Candidate("tail", second, 900)
+    assert best([tail, later]) is later
+    assert best([Candidate("nothing of it", third, 600), tail]) is tail
     assert best([Candidate("cut", second, 400)]) is None  # it ends before the promotion
     assert best([Candidate("empty", Lineage(), 0)]) is None
 

@@ -86,6 +86,7 @@ WAITING = (
     ),
 )
 
+LONGEST = "max(heard, key=lambda one: one.end, default=None)"
 FENCES = (
     _pair(
         "follows_an_old_master",
@@ -116,7 +117,14 @@ FENCES = (
         "promotes_an_older_branch",
         "the longest log is promoted, whatever it lacks of what was answered before the newest promotion",
         swapped("node.ha.promotion:best", "era_of(one.lineage) == era", "True"),
+        Edit("node.ha.promotion:best", "key=_newest_held", "key=lambda one: one.end"),
         Edit("node.ha.promotion:best", "found.end < max(began(found.lineage), 1)", "False"),
+        **STOPPED,
+    ),
+    _pair(
+        "promotes_the_longest_log",
+        "of the slaves of the newest promotion the longest log is promoted, also one whose end nobody was answered",
+        swapped("node.ha.promotion:best", "max(heard, key=_newest_held, default=None)", LONGEST),
         **STOPPED,
     ),
 )

@@ -102,7 +102,10 @@ RETENTION = (
         "begin_off_by_one",
         "begin",
         "the first entry that is left is taken for the one before it",
-        (swapped(TRUNCATION, "self._reads.meta(begin_index - 1)", "self._reads.meta(begin_index)"),),
+        (
+            swapped(TRUNCATION, "self._reads.meta(begin_index - 1)", "self._reads.meta(begin_index)"),
+            Edit(TRUNCATION, "not first.continues(base.chain)", "False"),
+        ),
         TRIMS,
     ),
     Mutant(

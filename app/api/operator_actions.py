@@ -100,7 +100,7 @@ async def append(cluster_id: ClusterId, body: NewEntries, request: Request, cons
         name: answer[name] for name in ("first_index", "last_index", "term") if isinstance(answer.get(name), int)
     }
     note(request, f"clusters/{cluster_id}/entries", after={"entries": len(body.entries), **indexes})
-    return {"node_id": node_id, **answer}
+    return {**answer, "node_id": node_id}
 
 
 def with_outcome(error: ConsoleError, outcome: str) -> ConsoleError:

@@ -55,7 +55,7 @@ from node.strict_query import STRICT
 
 # Parts that others bring along; each is a module with a `router`, and `start(app)`/`stop(app)` if it has a life.
 PAGE_PARTS = (
-    "app.console.pages", "app.console.docs_pages", "app.console.people_pages",
+    "app.console.pages", "app.console.log_pages", "app.console.docs_pages", "app.console.people_pages",
     "app.console.second_factor_pages", "app.console.oidc_login", "app.console.oidc_logout",
     "app.console.audit_pages", "app.console.schedule_pages",
     "app.console.repair_pages", "app.console.restart_pages", "app.console.members_pages",

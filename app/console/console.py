@@ -272,7 +272,7 @@ class Console:
 
     async def ask(self, cluster_id: str, path: str, *, node_id: str | None = None, **params: Any) -> Json:
         chosen, url = self.control_url(cluster_id, node_id)
-        return {"node_id": chosen, **await self.nodes.get(url, path, **params)}
+        return {**await self.nodes.get(url, path, **params), "node_id": chosen}
 
     async def entries(
         self,

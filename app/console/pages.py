@@ -19,19 +19,16 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api import operations
 from app.api.clusters import add_noted
-from app.api.common import ClusterId, ConsoleDep, Cursor, From, Json, OfALog, Time, ViewerDep, note, time_or_none
-from app.api.nodes import Member, Seq
+from app.api.common import ClusterId, ConsoleDep, Cursor, Json, OfALog, Time, ViewerDep, note, time_or_none
 from app.console import format as fmt
 from app.console import fragments
 from app.console.address_pages import token_of
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.fragments import LIVE, install
-from app.console.message_bodies import with_messages
 from app.console.pair_view import context_of
 from app.console.waterline import UNITS
 from app.health.facts import capital
-from app.health.group_view import GroupView
 from app.security.roles import Viewer
 from app.times import rfc3339, utc_now
 
@@ -43,7 +40,6 @@ logger = logging.getLogger(__name__)
 SUMMARY_POINTS: Final = 120
 RANGES_S: Final = {"15m": 900, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 DEFAULT_RANGE: Final = "15m"
-LOG_PAGE: Final = 50
 EVENTS_PAGE: Final = 30  # on a phone each is a card of its own: of 100 the page was 18,350 px tall
 Unit = Annotated[str, Query(max_length=16)]
 Text = Annotated[str, Form(max_length=256)]
@@ -276,96 +272,6 @@ async def events(request: Request, cluster_id: ClusterId, console: ConsoleDep, c
     view = console.group_view(cluster_id)
     listed = await console.events(cluster_id, EVENTS_PAGE, cursor)
     return page(request, "events", {"view": view, "cluster": view.cluster, **listed, "cursor": cursor})
-
-
-@router.get("/clusters/{cluster_id}/truncations", dependencies=[OfALog])
-async def truncations(request: Request, cluster_id: ClusterId, console: ConsoleDep, node: Node = None) -> Response:
-    view = console.group_view(cluster_id)
-    listed = await console.truncations(cluster_id, node or None)
-    return page(request, "truncations", {"view": view, "cluster": view.cluster, "node": node, **listed})
-
-
-@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}", dependencies=[OfALog])
-async def truncation(
-    request: Request, cluster_id: ClusterId, node_id: Member, seq: Seq, console: ConsoleDep
-) -> Response:
-    view = console.group_view(cluster_id)
-    found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
-    context = {"view": view, "cluster": view.cluster, "cut": found, "seq": seq, "entries": None, "as_": "text"}
-    return page(request, "truncation", context)
-
-
-@router.get("/clusters/{cluster_id}/truncations/{node_id}/{seq}/entries", dependencies=[OfALog])
-async def truncation_entries(
-    request: Request,
-    cluster_id: ClusterId,
-    node_id: Member,
-    seq: Seq,
-    console: ConsoleDep,
-    as_: Annotated[Literal["text", "json", "hex"], Query(alias="as")] = "text",
-) -> Response:
-    """Bodies are customers' data: the gate asks for the right, and writes the trail."""
-    view = console.group_view(cluster_id)
-    found = await console.ask(cluster_id, f"truncations/{seq}", node_id=node_id)
-    listed = await console.truncation_entries(cluster_id, node_id, seq, **{"as": as_})
-    context = {"cut": found, "seq": seq, "entries": shown(listed, as_), "as_": as_}
-    return page(request, "truncation", {"view": view, "cluster": view.cluster, **context})
-
-
-# --- the log -------------------------------------------------------------------------------------------------------
-
-
-@router.get("/clusters/{cluster_id}/log", dependencies=[OfALog])
-async def log(
-    request: Request,
-    cluster_id: ClusterId,
-    console: ConsoleDep,
-    from_index: From = None,
-    node: Node = None,
-    as_: Annotated[Literal["text", "json", "hex"], Query(alias="as")] = "text",
-    view: Literal["committed", "raw"] = "committed",
-) -> Response:
-    group_view = console.group_view(cluster_id)
-    error, answer, begin = None, {}, None
-    start = from_index if from_index is not None else newest_page(group_view, node or None)
-    try:
-        answer = await console.entries(
-            cluster_id, node_id=node or None, from_index=start, limit=LOG_PAGE, view=view, as_=as_
-        )
-        begin = answer.get("begin_index")
-    except ConsoleError as problem:
-        error, begin = problem.detail, problem.extra.get("begin_index")
-    begin = begin if isinstance(begin, int) else 0
-    items = shown(answer, as_)
-    context = {
-        "view": group_view,
-        "cluster": group_view.cluster,
-        "items": items,
-        "error": error,
-        "node": node or answer.get("node_id"),
-        "as_": as_,
-        "which": view,
-        "from_index": start,
-        "begin": begin,
-        "before": max(begin, start - LOG_PAGE) if start > begin else None,
-        "after": answer.get("next"),
-    }
-    return page(request, "log", context)
-
-
-def shown(answer: Json, as_: str) -> list[Json]:
-    """The entries of an answer; as text, those that hold messages as these."""
-    items: list[Json] = answer.get("items") or []
-    return with_messages(items) if as_ == "text" else items
-
-
-def newest_page(view: GroupView, node_id: str | None) -> int:
-    """Where the last page of that member's committed entries begins (None: the leader's), as far as the view knows."""
-    ends = [one.log.committed_index for one in view.members]
-    newest = max((end for end in ends if end is not None), default=-1)
-    asked = next((one for one in view.members if one.id == (node_id or view.leader_id)), None)
-    begin = None if asked is None else asked.log.begin_index
-    return max(begin or 0, newest - LOG_PAGE + 1)
 
 
 # --- the demo ------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ async def truncations(nodes: Nodes, view: GroupView, node_id: str | None) -> Jso
             since = one.last_seen or rfc3339(utc_now())
             unknown.append({"field": f"truncations of {one.id}", "reason": reason, "since": since})
         else:
-            items += [{"node_id": one.id, **item} for item in answer.get("items") or []]
+            items += [{**item, "node_id": one.id} for item in answer.get("items") or []]
             if answer.get("next") is not None:
                 reason = f"it keeps more than {TRUNCATIONS_MAX}: ask its control plane for those before"
                 unknown.append({"field": f"truncations of {one.id}", "reason": reason, "since": rfc3339(utc_now())})

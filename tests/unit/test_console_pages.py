@@ -14,7 +14,7 @@ from app.times import rfc3339, utc_now
 from node.views.events import EventView
 from tests.unit import views
 from tests.unit.console_kit import Kit, run, running
-from tests.unit.fake_control import FakeGroup
+from tests.unit.fake_control import FakeGroup, entry
 from tests.unit.group_story import Story
 
 GROUP = "/clusters/demo"
@@ -173,6 +173,44 @@ def test_a_cut_of_committed_entries_is_critical(tmp_path: Path) -> None:
         kit.group.nodes["n1"].truncations = [{**TRUNCATION, "below_committed": True}]
         said = (await ann.get(f"{GROUP}/truncations")).text
         assert 'class="sentence critical"' in said and "Committed entries were cut on n1" in said
+
+    over(tmp_path, work)
+
+
+def test_what_was_cut_is_read_to_its_end(tmp_path: Path) -> None:
+    """The first 50 entries were shown, and nothing said that there were others."""
+
+    async def work(kit: Kit) -> None:
+        ann, node = await kit.person(), kit.group.nodes["n1"]
+        base = f"{GROUP}/truncations/n1/1/entries"
+        cut = {**TRUNCATION, "from_index": 951, "to_index": 1100}
+        node.odd["truncations"] = {**cut, "items": [entry(one, "cut") for one in range(951, 1001)], "next": "1001"}
+        first = (await ann.get(base)).text
+        assert "Entries 951–1,000 of 951–1,100." in first and "From the first" not in first
+        assert f'href="{base}?as=text&amp;from=1001">Later' in first
+        node.odd["truncations"] = {**cut, "items": [entry(1001, "cut")], "next": None}
+        second = (await ann.get(f"{base}?as=text&from=1001")).text
+        assert "Entries 1,001 of 951–1,100." in second and "Later" not in second
+        assert f'href="{base}?as=text">From the first' in second
+        asked = [one for one in kit.group.requests if one.url.path.endswith("/truncations/1/entries")]
+        assert [one.url.params.get("from") for one in asked] == [None, "1001"]
+        node.odd["truncations"] = {**cut, "items": [entry(951, "cut")], "next": None}
+        assert "of 951" not in (await ann.get(base)).text, "it is all of it"
+
+    over(tmp_path, work)
+
+
+def test_a_record_that_cannot_be_read_is_said_on_the_page_of_its_log(tmp_path: Path) -> None:
+    """Its body was shown as `null`, and the page said that all was well."""
+
+    async def work(kit: Kit) -> None:
+        ann = await kit.person()
+        broken = {"index": 2, "body": None, "problem": "entry 2: body_crc does not match"}
+        kit.group.nodes["n1"].odd["entries"] = {"items": [entry(1, "one"), broken, entry(3, "three")], "next": None}
+        page = (await ann.get(f"{GROUP}/log?node=n1")).text
+        assert 'class="sentence critical"' in page and "The record of entry 2 cannot be read on n1." in page
+        assert '<span class="badge critical">damaged</span>' in page and "<code>null</code>" not in page
+        assert '<span class="critical-text">entry 2: body_crc does not match</span>' in page
 
     over(tmp_path, work)
 

@@ -20,7 +20,7 @@ from node.views.kinds import VIEWS
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
 from tests.unit.console_kit import Kit, run, running
-from tests.unit.fake_control import TRUNCATION, FakeGroup
+from tests.unit.fake_control import TRUNCATION, FakeGroup, entry
 from tests.unit.group_story import Story
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -234,6 +234,81 @@ def test_a_member_that_answers_no_truncations_hides_nobody_elses(tmp_path: Path)
                 assert [one["field"] for one in found["unknown"]] == ["truncations of n2"]
                 page = await ann.get("/clusters/demo/truncations")
                 assert page.status_code == 200 and "951" in page.text, items
+
+    run(work())
+
+
+LISTED = {"begin_index": 0, "items": [entry(1, "one")], "next": None}
+ODD_ENTRIES: list[tuple[str, Any, str]] = [
+    ("items", "none", "items is no list"),
+    ("items", {"a": 1}, "items is no list"),
+    ("items", ["x"], "items[0] is no object"),
+    ("items.0.index", "one", "items[0].index is no whole number"),
+    ("items.0.index", -1, "items[0].index is out of range"),
+    ("items.0.term", [4], "items[0].term is no whole number"),
+    ("items.0.magic", 7, "items[0].magic is no text"),
+    ("items.0.body_bytes", "many", "items[0].body_bytes is no whole number"),
+    ("items.0.seal", {}, "items[0].seal is no text"),
+    ("items.0.problem", 5, "items[0].problem is no text"),
+    ("begin_index", "first", "begin_index is no whole number"),
+    ("next", 12, "next is no text"),
+    ("next", '">x', "next"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "says"), ODD_ENTRIES, ids=[f"{p}={v}" for p, v, _ in ODD_ENTRIES])
+def test_odd_entries_are_a_page_that_says_what_is_wrong(path: str, value: Any, says: str, tmp_path: Path) -> None:
+    """They were a failure of the console: an operator who looks into a broken member's log learnt nothing of it."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann, node = await kit.person("ann"), kit.group.nodes["n1"]
+            node.odd["entries"] = with_field(LISTED, path, value)
+            page = await ann.get("/clusters/demo/log?node=n1")
+            assert page.status_code == 200 and "The entries could not be read." in page.text
+            assert f"What n1 answers cannot be read: {says}" in page.text
+
+    run(work())
+
+
+ODD_CUTS: list[tuple[str, Any]] = [
+    ("from_index", "first"), ("to_index", [1]), ("term", "four"), ("committed_index", {}), ("at", 7), ("reason", []),
+    ("begins_behind", "none"), ("below_committed", "no"),
+]  # fmt: skip
+
+
+def test_an_odd_truncation_is_a_page_that_says_what_is_wrong(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann, node = await kit.person("ann"), kit.group.nodes["n1"]
+            for field, value in ODD_CUTS:
+                node.odd["truncations"] = {**TRUNCATION, "items": [], field: value}
+                for path in ("truncations/n1/1", "truncations/n1/1/entries"):
+                    page = await ann.get(f"/clusters/demo/{path}")
+                    assert page.status_code == 502 and f"n1 answers cannot be read: {field} is" in page.text, field
+            for path, value, says in ODD_ENTRIES:
+                node.odd["truncations"] = with_field({**TRUNCATION, **LISTED}, path, value)
+                page = await ann.get("/clusters/demo/truncations/n1/1/entries")
+                assert page.status_code == 502 and f"n1 answers cannot be read: {says}" in page.text, path
+
+    run(work())
+
+
+def test_no_member_speaks_in_anothers_name(tmp_path: Path) -> None:
+    """What one answered was shown as another's that it named."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            ann, node = await kit.person("ann"), kit.group.nodes["n1"]
+            node.odd["truncations"] = {"items": [{**TRUNCATION, "node_id": "n0"}], "next": None}
+            found = (await ann.get("/api/v1/clusters/demo/truncations")).json()
+            assert [one["node_id"] for one in found["items"]] == ["n1"]
+            node.odd["entries"] = {**LISTED, "node_id": "n0"}
+            page = (await ann.get("/clusters/demo/log?node=n1")).text
+            assert "Entry 1 as n1 holds it." in page
 
     run(work())
 

@@ -19,6 +19,7 @@ ALLOWED = {
     "app/console/app.py": (3, "what templates are drawn with, and OpenAPI's own document"),
     "app/console/audit_pages.py": (3, "audits: another resource, from the database"),
     "app/console/configurations.py": (1, "the detail of an event about the members: another resource"),
+    "app/console/entries_said.py": (1, "entries, read, as a template is drawn with them"),
     "app/console/message_bodies.py": (1, "entries of members: other resources"),
     "app/console/member_changes.py": (1, "operations and pre-flights: a node's own resources, and requests"),
     "app/console/console.py": (1, "history, events, operations, entries: other resources, given on as they are"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -287,6 +288,30 @@ async def test_a_slave_of_rocketmqs_passes_over_offsets_that_its_master_gives_ag
         assert list(store.next_offsets.values()) == [3] and store.dispatcher.repeats == 2
         await Promotion(slave.broker.pair, "s").promote(None, {"no_pair"}, "ops")
         assert store.dispatcher.dense_from == end  # of what ours puts none comes twice
+
+
+@story
+async def test_an_empty_slave_takes_what_rocketmq_put_before_its_master_began(tmp_path: Path) -> None:
+    """Its master passes over offsets that come twice there: the slave did not, and ended."""
+    old = LocalCommitLog(tmp_path / "m", 65_536)
+    end = put(old, 0, 1, 0, 1, 2)
+    old.close()
+    ports = pair_ports("m", "s")
+    settings = {
+        name: classic_settings(tmp_path, name, role, ports) for name, role in (("m", "async_master"), ("s", "slave"))
+    }
+    async with classic(settings["m"]) as master, master.client() as client:
+        async with classic(settings["s"]) as slave:
+            await client.send(b"of ours")
+            store = slave.broker.store
+            await until(lambda: store.end_position == master.broker.store.end_position > end)
+            assert slave.broker.next_offsets == master.broker.next_offsets
+            assert store.dispatcher.dense_from == master.broker.store.dispatcher.dense_from == end
+        (tmp_path / "s/quorumscope/dispatched").unlink()  # a crash before the first was written
+        shutil.rmtree(tmp_path / "s/consumequeue")
+        shutil.rmtree(tmp_path / "s/index", ignore_errors=True)
+        async with classic(settings["s"]) as slave:
+            await until(lambda: slave.broker.store.end_position == master.broker.store.end_position)
 
 
 @pytest.mark.parametrize(

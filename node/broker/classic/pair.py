@@ -78,6 +78,12 @@ def _admits(settings: Settings) -> Callable[[str], bool]:
     return admits
 
 
+def dense_from(lineage: Lineage) -> int:
+    """From where on no queue offset comes twice: the first master of ours began there. What lies before is RocketMQ's,
+    as far as is known."""
+    return lineage.epochs[0][1] if lineage.epochs else NOWHERE
+
+
 def _on_own_disk(write: Callable[[Disk], None]) -> None:
     """In a thread. Raises OSError."""
     disk = OsDisk()
@@ -115,8 +121,7 @@ class Pair:
         self._on_disk = lineage
         self._promised = EPOCH_MAX + 1  # the epoch that a promotion which is under way is to begin
         self.contested_by = 0  # one at or above it, which was heard of meanwhile: another broker is being promoted, too
-        if not lineage.pair:  # a log that no master of ours put anything into, as far as is known
-            store.dispatcher.dense_from = NOWHERE
+        store.dispatcher.dense_from = dense_from(lineage)
         self.service.on_heard = self._heard
         self.service.broker = settings.broker.address
         store.slaves = self.service
@@ -265,8 +270,7 @@ class Pair:
             if lineage != self._on_disk:
                 await asyncio.to_thread(_on_own_disk, partial(write_lineage, self._root, lineage))
                 self._on_disk = lineage
-            if lineage.pair and not self.lineage.pair:
-                self.store.dispatcher.dense_from = self.store.log.max_offset
+            self.store.dispatcher.dense_from = dense_from(lineage)
             self.service.lineage = self.client.lineage = lineage.hearing(self.lineage.heard)
 
     @property

@@ -401,6 +401,28 @@ async def test_of_two_promotions_at_once_no_two_masters_come(tmp_path: Path) -> 
 
 
 @story
+async def test_a_later_epoch_that_is_heard_of_when_all_agreed_fences_who_was_promoted(tmp_path: Path) -> None:
+    """It took sends until it asked the others again: what it answered was lost."""
+    async with slave_alone(tmp_path, "async_master") as (slave, _ports), slave.client() as client:
+        pair, real = slave.broker.pair, slave.broker.keeper.flushed_and_dispatched
+
+        async def flushed() -> None:
+            await real()
+            pair._heard(2 * PROMOTION, lambda: None)  # another broker's, which asks this one
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(slave.broker.keeper, "flushed_and_dispatched", flushed)
+            with pytest.raises(NotPromoted, match="another broker of the pair is being promoted"):
+                await Promotion(pair, "s").promote(None, set(), "ops")
+        [answer] = await client.send(b"x")
+        assert answer.code == Answer.SERVICE_NOT_AVAILABLE
+        await until(lambda: pair.role is BrokerRole.SLAVE)
+        record = read_role(tmp_path / "s")
+        assert record is not None and record.role is BrokerRole.SLAVE
+        assert read_lineage(tmp_path / "s").newest == 2 * PROMOTION
+
+
+@story
 async def test_consumers_go_on_at_a_master_that_was_replaced(tmp_path: Path) -> None:
     async with AsyncExitStack() as olds:
         async with slave_alone(tmp_path, "async_master") as (slave, ports):

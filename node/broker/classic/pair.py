@@ -174,8 +174,6 @@ class Pair:
             self._note("ha_slave", "warning", why)
         if self.wanted.is_master:
             await self._begin_epoch(self.wanted)
-            if self.lineage.newest > self.lineage.epoch:  # somebody asked meanwhile
-                self.service.fence(self.lineage.newest)
         self._run()
 
     async def _replaced(self) -> str:
@@ -207,7 +205,9 @@ class Pair:
 
     # --- roles ------------------------------------------------------------------------------------------------------
     async def _begin_epoch(self, role: BrokerRole, *, is_promoted: bool = False, above: int = 0) -> None:
-        """It is master from here on. Raises MessageStoreError, OSError: it is not."""
+        """It is master from here on, fenced where a later epoch was heard of meanwhile.
+
+        Raises MessageStoreError, OSError: it is not."""
         pair = f"{self._settings.node.group}-{secrets.token_hex(PAIR_DIGITS)}"
         await self.keeper.flushed_and_dispatched()  # what is below the start of an epoch is on disk
         start = self.store.log.max_offset  # nothing is put, and nobody is followed, until this ends
@@ -216,11 +216,14 @@ class Pair:
         self.store.become_master()
         self.service.role, self.service.fenced_by = role, 0
         self._note("ha_master", "info", f"{role.value} of pair {lineage.pair}, epoch {lineage.epoch} from {start} on")
+        if lineage.newest > lineage.epoch:
+            self.service.fence(lineage.newest)
 
     async def promote(self, role: BrokerRole, above: int, by: str, agree: Callable[[Others], None]) -> int:
-        """The epoch that began: this slave is master now. `above`: the newest that is known of the pair; `agree` gets
-        what the others hold once none of them follows an older master any more, and raises where that ends it, or
-        another promotion that was heard of (`contested_by`).
+        """The epoch that began: this slave is master now (`is_master`), unless a later one was heard of meanwhile.
+
+        `above`: the newest that is known of the pair; `agree` gets what the others hold once none of them follows an
+        older master any more, and raises where that ends it, or another promotion that was heard of (`contested_by`).
 
         Raises what `agree` raises, MessageStoreError, OSError: it is a slave still.
         """
@@ -236,7 +239,8 @@ class Pair:
             await self._kept(lambda now: now.hearing(self._promised))
             agree(await self.masters())
             await self._begin_epoch(role, is_promoted=True, above=above)
-            await self._record(role, f"promoted by {by or 'an operator'}, epoch {self.lineage.epoch}")
+            if self.is_master:
+                await self._record(role, f"promoted by {by or 'an operator'}, epoch {self.lineage.epoch}")
         finally:
             self._promised = EPOCH_MAX + 1
             self._run()

@@ -160,14 +160,19 @@ class Promotion:
                 if isinstance(said, Hello) and said.lineage.pair == pair.lineage.pair
             ]
 
+            text = "another broker of the pair is being promoted, too: promote one of them, alone"
+            another = Finding("another_promotion", text, stops=True, can_accept=False)
+
             def agree(others: Others) -> None:
                 """What reached another slave until it heard of this promotion; one that did not hear may get more."""
                 if pair.contested_by:
-                    text = "another broker of the pair is being promoted, too: promote one of them, alone"
-                    raise NotPromoted([Finding("another_promotion", text, stops=True, can_accept=False)])
+                    raise NotPromoted([another])
                 silent = [self._silent(at, said, len(others)) for at, said in others if isinstance(said, NoMaster)]
                 again = [one for one in (*silent, *self._better(others)) if one.stops and one.code not in accepted]
                 if again:
                     raise NotPromoted(again)
 
-            return await pair.promote(role or self.role, max(heard, default=0), by, agree)
+            epoch = await pair.promote(role or self.role, max(heard, default=0), by, agree)
+            if not pair.is_master:  # it has met the other one's epoch already
+                raise NotPromoted([another])
+            return epoch

@@ -38,7 +38,7 @@ class ColdReads:
         try:
             return self.meta_at_hand(index)
         except ColdEntry:
-            return self._files.stored_meta(index)
+            return self._stored_meta(index)
 
     def meta_at_hand(self, index: int) -> EntryMeta | None:
         """See LogStore."""
@@ -64,7 +64,7 @@ class ColdReads:
             raise KeyError(index)
         self._faults.refuse(index)
         try:
-            found = files.stored_meta(index)
+            found = self._stored_meta(index)
         except StoreCorrupt as error:
             if cuts == files.cuts and not files.is_cutting and index >= files.begin_index:
                 raise
@@ -72,6 +72,25 @@ class ColdReads:
         if cuts != files.cuts or files.is_cutting:
             raise KeyError(index)
         return found
+
+    def _stored_meta(self, index: int) -> EntryMeta:
+        """Held against the two entries before, where these agree: a chain that rotted is damage, and is not to be taken
+        for another history. Raises StoreCorrupt."""
+        files = self._files
+        found = files.stored_meta(index)
+        if self._continues(index) is False and (index - 1 == files.base.index or self._continues(index - 1)):
+            text = f"entry {index}: its chain does not continue"
+            raise StoreCorrupt(text, [Fault(index, index, "crc_invalid", text)])
+        return found
+
+    def _continues(self, index: int) -> bool | None:
+        """None where nobody can tell: the entry before is damaged, or has no chain."""
+        if self._faults.at(index - 1) is not None:
+            return None
+        try:
+            return self._files.continues(index)
+        except StoreCorrupt:
+            return None
 
     def position_at_hand(self, index: int) -> int | None:
         """See LogStore."""

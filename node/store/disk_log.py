@@ -39,11 +39,17 @@ class Head(NamedTuple):
     body_crc: int
 
 
-def find_head(data: SegmentList, index: SegmentList, number: int) -> Head:
-    """An entry's head, without its body. Raises StoreCorrupt where it and its index record do not agree."""
+def find_place(index: SegmentList, number: int) -> IndexUnit:
+    """The index unit of an entry. Raises StoreCorrupt."""
     unit = read_unit(index, number)
     if unit is None:
         raise _corrupt(number, "index_record_mismatch", f"entry {number}: its index record is broken")
+    return unit
+
+
+def find_head(data: SegmentList, index: SegmentList, number: int) -> Head:
+    """An entry's head, without its body. Raises StoreCorrupt where it and its index record do not agree."""
+    unit = find_place(index, number)
     raw = data.read(unit.pos, HEAD_BYTES)
     if len(raw) < HEAD_BYTES:
         raise _corrupt(
@@ -62,9 +68,7 @@ def find_head(data: SegmentList, index: SegmentList, number: int) -> Head:
 
 def find_record(data: SegmentList, index: SegmentList, number: int) -> tuple[IndexUnit, Entry]:
     """The index unit and the whole record of an entry. Raises StoreCorrupt where the two do not agree."""
-    unit = read_unit(index, number)
-    if unit is None:
-        raise _corrupt(number, "index_record_mismatch", f"entry {number}: its index record is broken")
+    unit = find_place(index, number)
     raw = data.read(unit.pos, unit.size)
     try:
         entry = unpack_record(raw)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.protocol.group_kind import BROKER_NAME
-from node.store.disk_log import find_head, find_record
+from node.store.disk_log import find_head, find_place, find_record
 from node.store.errors import StoreFull, StoreIOError, StoreMoved
 from node.store.files.identity import Base
 from node.store.files.old_log import OldLog
@@ -23,6 +23,7 @@ from node.store.files.straight import NOWHERE, write_straight_from
 from node.store.log_store import EntryMeta
 from node.store.recent_slabs import RecentSlabs
 from node.store.recovery.opening import Opened
+from node.store.recovery.resync import read_head
 from node.store.recovery.unsealed import UnsealedChains
 from node.store.recovery.walk import SEALED_NEVER, Cursor
 from node.store.slab_pieces import slab_meta
@@ -94,6 +95,14 @@ class LogFiles:
         """An entry's end, from the files alone. Raises StoreCorrupt."""
         unit, _ = find_record(self.data, self.index, index)
         return Mark(index, unit.pos + unit.size, unit.term, self.stored_meta(index).chain)
+
+    def continues(self, index: int) -> bool | None:
+        """Whether an entry's seal continues the chain of the entry before; None where one of the two has none. From the
+        files alone. Raises StoreCorrupt."""
+        head = read_head(self.data, find_place(self.index, index).pos)
+        base = self.base
+        before = base.chain if index == base.index + 1 else self.stored_meta(index - 1).chain
+        return None if head is None or not head.chain_crc or before is None else head.continues(before)
 
     def mark_in_ring(self, index: int) -> Mark | None:
         """An entry's end, from memory alone: also of one that rotted on the disk since."""

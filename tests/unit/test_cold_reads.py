@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from node.protocol.codes import ResponseCode
 from node.protocol.entry import HEAD_BYTES, INDEX_UNIT_BYTES
 from node.protocol.messages import HeartBeatRequest, Message, PushKind, PushRequest, PushResponse
 from node.protocol.slab_encode import encode_slab
-from node.store.errors import ColdEntry
+from node.store.errors import ColdEntry, StoreCorrupt
 from node.store.file_store import FileStore
 from node.store.files.platform import OsPlatform
 from node.store.log_store import HardState
 from node.store.recent_slabs import RecentSlabs
 from tests.unit.core_kit import NOW, Leader, Solo, config_of
+from tests.unit.store_layout import flip
 
 LONG = 100_000
 ENTRIES = 40
+CHAIN_AT = 36  # in a record
 
 
 class CountingPlatform(OsPlatform):
@@ -55,7 +58,7 @@ def cold_store(tmp_path: Path) -> tuple[FileStore, CountingPlatform]:
     return store, platform
 
 
-def test_a_look_reads_a_head_and_no_body(tmp_path: Path) -> None:
+def test_a_look_reads_heads_and_no_body(tmp_path: Path) -> None:
     store, platform = cold_store(tmp_path)
     try:
         for index in (0, 7, ENTRIES - 2):
@@ -63,13 +66,64 @@ def test_a_look_reads_a_head_and_no_body(tmp_path: Path) -> None:
                 store.meta_at_hand(index)
             assert platform.reads == []
             found = store.read_meta(index)
-            assert sum(platform.reads) <= HEAD_BYTES + INDEX_UNIT_BYTES
+            assert sum(platform.reads) <= 3 * (HEAD_BYTES + INDEX_UNIT_BYTES)  # its own, twice, and the one before
             assert found == store.meta(index) and found.term == store.term_at(index)
             platform.reads.clear()
         assert store.meta_at_hand(ENTRIES - 1) is not None
         assert store.meta_at_hand(ENTRIES) is None
         with pytest.raises(KeyError):
             store.read_meta(ENTRIES)
+    finally:
+        store.close()
+
+
+def test_a_look_at_a_chain_that_rotted_names_that_entry_alone(tmp_path: Path) -> None:
+    """Taken at its word it would be an entry of another history."""
+    store, _ = cold_store(tmp_path)
+    try:
+        for index in (0, 7, ENTRIES - 3):
+            rot_chain(store, index)
+            for look in (store.read_meta, store.meta):
+                with pytest.raises(StoreCorrupt) as raised:
+                    look(index)
+                assert [(one.first_index, one.last_index) for one in raised.value.faults] == [(index, index)]
+            for sound in {max(index - 1, 0), index + 1} - {index}:
+                assert store.read_meta(sound) == store.meta(sound)  # the one behind says what it always said
+            store.note_faults(raised.value.faults)
+    finally:
+        store.close()
+
+
+def rot_chain(store: FileStore, index: int) -> None:
+    pos = store.read_slab(index, 1).pos
+    segment = store.files.data.find(pos)
+    assert segment is not None
+    flip(segment.path, pos - segment.start + CHAIN_AT)
+
+
+def test_a_rotten_chain_at_the_end_of_a_snapshot_is_no_other_history(tmp_path: Path) -> None:
+    """The advice would be to move a sound snapshot away."""
+    store, _ = cold_store(tmp_path)
+    try:
+        at = 7
+        meta = store.meta(at)
+        assert meta is not None
+        rot_chain(store, at)
+        store.note_progress(ENTRIES - 1, -1)
+        store.durability.recovered_commit_index = ENTRIES - 1
+        replica = Replica(replace(config_of(), applies=True), store, random.Random(7), NOW)
+        replica.applying.ready(at, meta.term, NOW, at_chain=meta.chain)
+        effects = replica.take_effects()
+        (order,) = effects.looks
+        found = None
+        try:
+            found = store.read_meta(order.index)
+        except StoreCorrupt as error:
+            replica.disk.log_damaged(error.faults, NOW)
+        replica.disk.looked(order, found, NOW)
+        assert "applier_diverged" not in {code for code, _ in replica.member.alarms}
+        fed = replica.take_effects().apply
+        assert fed is not None and fed.first_index == at + 1
     finally:
         store.close()
 

@@ -17,7 +17,6 @@ from node.store.faults.mending import Mending, NoLinkError, RightLinkError, Stag
 from node.store.faults.results import Fault, Mended
 from node.store.log_files import LogFiles
 from node.store.log_store import EntryMeta
-from node.store.recovery.resync import read_head
 from node.store.recovery.walk import Cursor, Walk
 from node.store.sync_ticket import Mark
 
@@ -134,12 +133,7 @@ class Healer:
     def _check_chain(self, index: int) -> None:
         """No member's entries continue a chain that rotted: a read that began behind it took the next one for damaged.
         Raises StoreCorrupt."""
-        files = self._files
-        if self._faults.at(index - 1) is not None:
-            return
-        head = read_head(files.data, find_record(files.data, files.index, index)[0].pos)
-        before = files.base.chain if index == files.begin_index else files.stored_meta(index - 1).chain
-        if head is not None and head.chain_crc and before is not None and not head.continues(before):
+        if self._faults.at(index - 1) is None and self._files.continues(index) is False:
             text = f"entry {index}: its chain does not continue"
             raise StoreCorrupt(text, [Fault(index, index, "crc_invalid", text)])
 

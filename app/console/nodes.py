@@ -37,7 +37,8 @@ from node.tls_files import tls_trouble
 Json = dict[str, Any]
 IN_FLIGHT_MAX: Final = 64
 READS_MAX: Final = 32  # of these, what somebody wants to see: whoever samples the members finds a place
-HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # perhaps: as JSON writes it
+# What perhaps cannot be written again: half of a character, as JSON writes it; numbers that are none, or without end.
+PERHAPS: Final = re.compile(rb"\\u[dD][89a-fA-F]|[:,\[\s]-?(?:NaN|Infinity|[0-9]{300}|[0-9][0-9.]*[eE]\+?[0-9]{2})")
 DEPTH_MAX: Final = 128  # of an answer: the body of an entry, as JSON in it, has 64 levels at most
 ANSWER_BYTES_MAX: Final = 16 << 20
 VIEW_BYTES_MAX: Final = 512 << 10
@@ -203,10 +204,14 @@ class Nodes:
                 self.certificate_ends[control_url] = not_after(shown)
 
     async def json(self, method: str, control_url: str, path: str, **more: Any) -> Json:
-        """The answer's object; NodeRefused for an error status. Raises NodeUnreachable."""
+        """The answer's object; NodeRefused for an error status. What a change is answered is handed on or kept; what is
+        only asked for is read by a view. Raises NodeUnreachable."""
         answer = await self.request(method, control_url, path, **more)
         check_status(answer, control_url, path)
-        return object_in(answer, control_url, path)
+        body = object_in(answer, control_url, path)
+        if method != "GET":
+            check_writable(answer, body, control_url, path)
+        return body
 
     async def get(self, control_url: str, path: str, **params: Any) -> Json:
         """What may be handed on as it is. Raises NodeUnreachable."""
@@ -214,10 +219,7 @@ class Nodes:
             answer = await self.request("GET", control_url, path, params=params)
         check_status(answer, control_url, path)
         body = object_in(answer, control_url, path)
-        if is_nested_beyond(body, DEPTH_MAX):
-            raise NodeUnreachable(f"{control_url} answered {path} nested deeper than {DEPTH_MAX}", code="not_json")
-        if not can_be_written(answer, body):
-            raise NodeUnreachable(f"{control_url} answered {path} with half a character", code="not_json")
+        check_writable(answer, body, control_url, path)
         return body
 
     async def content(self, control_url: str, path: str, **more: Any) -> Answer:
@@ -246,14 +248,26 @@ def object_in(answer: Answer, control_url: str, path: str) -> Json:
     return body
 
 
-def can_be_written(answer: Answer, body: Any) -> bool:
-    """JSON can name half of a character, which has no bytes; only where it does the whole is looked at."""
-    if HALF.search(answer.content) is None:
-        return True
+def check_writable(answer: Answer, body: Any, control_url: str, path: str) -> None:
+    """Raises NodeUnreachable for what can be read, and not be written again."""
+    if is_nested_beyond(body, DEPTH_MAX):
+        raise NodeUnreachable(f"{control_url} answered {path} nested deeper than {DEPTH_MAX}", code="not_json")
+    if why := unwritable(answer, body):
+        raise NodeUnreachable(f"{control_url} answered {path} with {why}", code="not_json")
+
+
+def unwritable(answer: Answer, body: Any) -> str:
+    """What of it cannot be written; empty: all can. JSON can name half of a character, which has no bytes, and Python
+    reads numbers that are none; only where there may be some the whole is looked at."""
+    if PERHAPS.search(answer.content) is None:
+        return ""
     try:
-        return bool(json_text.dumps(body, ensure_ascii=False).encode())
+        json_text.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        return False
+        return "half a character"
+    except ValueError:
+        return "a number that is none"
+    return ""
 
 
 def is_nested_beyond(value: Any, depth_max: int) -> bool:
@@ -273,7 +287,7 @@ def check_status(answer: Answer, control_url: str, path: str) -> None:
     if answer.status_code >= 400:
         body, wait = json_of(answer), answer.headers.get("retry-after", "")
         wait_s = min(int(wait), WAIT_S_MAX) if wait.isascii() and wait.isdigit() and len(wait) < 10 else None
-        fits = isinstance(body, dict) and not is_nested_beyond(body, DEPTH_MAX) and can_be_written(answer, body)
+        fits = isinstance(body, dict) and not is_nested_beyond(body, DEPTH_MAX) and not unwritable(answer, body)
         raise NodeRefused(answer.status_code, body if fits else {}, control_url, wait_s)
 
 

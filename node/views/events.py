@@ -21,9 +21,11 @@ def _detail(value: Any) -> Any:
 def _writable(value: JsonObject) -> JsonObject:
     """pydantic looks into fields of text only: what stands deeper may be half of a character, or without end."""
     try:
-        size_bytes = len(json.dumps(value, ensure_ascii=False).encode())
+        size_bytes = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
     except UnicodeEncodeError:
         raise PydanticCustomError("string_unicode", "is no text that can be written") from None
+    except ValueError:
+        raise PydanticCustomError("odd_number", "holds a number that is none") from None
     return value if size_bytes <= DETAIL_BYTES_MAX else {"text": f"{size_bytes:,} bytes of detail are left out"}
 
 

@@ -97,6 +97,7 @@ ODD_VIEWS: list[tuple[str, str, Any]] = [
     ("events", "items", "none"),
     ("events", "items", [{"at": 7, "kind": ["x"]}]),
     ("events", "next", 12),
+    ("events", "items", [{"at": "2026-01-01T00:00:00Z", "kind": "x", "detail": {"a": [NAN]}}]),
 ]
 
 
@@ -268,6 +269,58 @@ def test_odd_entries_are_a_page_that_says_what_is_wrong(path: str, value: Any, s
             page = await ann.get("/clusters/demo/log?node=n1")
             assert page.status_code == 200 and "The entries could not be read." in page.text
             assert f"What n1 answers cannot be read: {says}" in page.text
+
+    run(work())
+
+
+UNWRITABLE: list[tuple[bytes, str]] = [
+    (b'"\\ud800"', "half a character"),
+    (b"NaN", "a number that is none"),
+    (b"[-Infinity]", "a number that is none"),
+    (b"1e999", "a number that is none"),
+    (b"[0.5,1.5E+400]", "a number that is none"),
+    (b"1" * 400 + b".0", "a number that is none"),
+    (b"[" * 200 + b"]" * 200, "nested deeper than 128"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), UNWRITABLE, ids=[str(v[:16]) for v, _ in UNWRITABLE])
+def test_what_cannot_be_written_again_is_no_answer(value: bytes, says: str, tmp_path: Path) -> None:
+    """It was a failure of the console (500), of an operation each time it was looked at."""
+    odd = b'{"items": [], "next": null, "state": "done", "outcome": {"x": ' + value + b"}}"
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            olga, leader = await kit.person("olga", "operator"), kit.group.nodes["n0"]
+            for what in ("entries", "segments", "leadership-transfer"):
+                leader.odd[what] = odd
+            asked = await olga.get("/api/v1/clusters/demo/segments")
+            assert asked.status_code == 502 and says in asked.json()["detail"]
+            entries = {"entries": ["x"]}
+            sent = await olga.change("POST", "/api/v1/clusters/demo/entries", json=entries)
+            assert sent.status_code == 504 and sent.json()["outcome"] == "unknown" and says in sent.json()["detail"]
+            began = await olga.change("POST", "/api/v1/clusters/demo/leadership-transfer", json={"to": "n1"})
+            path = f"/operations/{began.json()['id']}"
+            task = kit.console.transfers.background.get(f"transfer {began.json()['id']}")
+            if task is not None:
+                await task
+            known = (await olga.get(f"/api/v1{path}")).json()
+            assert known["state"] == "unknown" and says in known["problem"]["detail"]
+            assert (await olga.get(path)).status_code == 200
+
+    run(work())
+
+
+@pytest.mark.parametrize("text", ["e123", "1e999", "\\ud800 as text", "NaN", "ffe1234", "10", "1e99"])
+def test_what_only_looks_like_it_is_handed_on(text: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            await kit.watched()
+            olga = await kit.person("olga", "operator")
+            kit.group.nodes["n0"].listed = [entry(1, text)]
+            found = await olga.get("/api/v1/clusters/demo/entries?from=1")
+            assert found.json()["items"][0]["body"] == text
 
     run(work())
 

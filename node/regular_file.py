@@ -16,9 +16,10 @@ from typing import BinaryIO, Final
 HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", os.devnull)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, *, follows_link: bool = True) -> BinaryIO:
     """Raises OSError, also for what is no regular file."""
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
+    opener = _without_waiting if follows_link else _no_link
+    file = open(path, "rb", opener=opener)  # noqa: SIM115 (the caller closes it)
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     if str(path).startswith(HANDED_OVER):
@@ -30,3 +31,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return _without_waiting(path, flags | os.O_NOFOLLOW)

@@ -21,6 +21,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from app.db.engine import normal_url
+from node.regular_file import open_regular
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -74,16 +75,15 @@ class Seal:
 def read_key(path: Path, *, make: bool) -> bytes:
     """Raises SealError where there is none and none is to be made, and where others may read it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with open_regular(path, follows_link=False) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            key = file.read(KEY_BYTES + 1)
     except FileNotFoundError:
         if not make:
             raise SealError(f"{path} is missing: put it back, or give the secrets again") from None
         return make_key(path)
     except OSError as error:
         raise SealError(f"{path}: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        key = file.read(KEY_BYTES + 1)
     if mode & 0o077:
         raise SealError(f"{path}: others may read it; chmod 600 {path}")
     if len(key) != KEY_BYTES:

@@ -262,6 +262,7 @@ class Console:
         self.addresses.forget(cluster_id)
         self.starts.forget(cluster_id)
         self.configurations.forget(cluster_id)
+        self.history_kept.forget(cluster_id)
 
     # --- nodes ---
 

@@ -2,13 +2,15 @@
 
 Invariants: what a replica says of itself is recorded only while it answers, and of a silent one only how far behind it
 is; where nobody leads its silence is a gap, never a straight line. The coarser tiers are stored an hour a row, packed
-(app.console.packing), and what is stored is never read whole. Recording does no I/O; `save` writes what changed.
+(app.console.packing), and what is stored is never read whole. Recording does no I/O; `save` writes what changed. The
+memory holds whoever was a member since it last did, and no more than NAMES_MAX of a group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import delete, select
 
@@ -19,6 +21,7 @@ from app.db.engine import Sessions
 from app.db.models import HistoryHour
 from app.health.group_view import GroupView, Marks, MemberView, SentenceView
 from app.times import EPOCH, parse_time, rfc3339, shifted, utc_now
+from node.protocol.group_members import MEMBERS_MAX
 from node.views.base import UnknownView
 from node.views.replication import WatermarkView
 from node.views.state import LogView, StateView
@@ -28,6 +31,7 @@ HOUR_S = 3600
 POINTS_MAX = 5000
 # The memory of a stored tier holds the hour being filled and the one before.
 MEMORY_S = 2 * HOUR_S
+NAMES_MAX: Final = 4 * MEMBERS_MAX
 # A frozen view shows the newest sample at most this old.
 FROZEN_S = 900
 
@@ -52,10 +56,15 @@ class History:
             tier.step_s: tier.keep_s if not tier.stored else min(tier.keep_s, days * 86_400) for tier in TIERS
         }
         self.buckets: dict[tuple[str, str, int], Buckets] = {}
+        self.seen: dict[str, set[str]] = {}  # group -> who was a member of it since the last save
 
     def record(self, view: GroupView) -> None:
         at_s = int(parse_time(view.as_of).timestamp())
+        seen = self.seen.setdefault(view.cluster.id, set())
+        seen.update([one.id for one in view.members if one.id not in seen][: NAMES_MAX - len(seen)])
         for member in view.members:
+            if member.id not in seen:
+                continue
             lag = lag_of(view, member)
             if member.reach != "ok" and lag is None:
                 continue
@@ -67,23 +76,43 @@ class History:
                 if len(buckets.rows) % 64 == 0:
                     buckets.trim(at_s, MEMORY_S if tier.stored else tier.keep_s)
 
+    def forget(self, cluster_id: str) -> None:
+        """The group is watched no more: what is not stored of it never is."""
+        self.seen.pop(cluster_id, None)
+        for key in [key for key in self.buckets if key[0] == cluster_id]:
+            del self.buckets[key]
+
     # --- storing ---
 
     async def save(self) -> None:
-        """Writes the hours that changed, and forgets what is too old."""
-        for (cluster_id, node_id, step_s), buckets in list(self.buckets.items()):
-            if not buckets.tier.stored or buckets.dirty_from_s is None:
-                continue
-            first_hour = buckets.dirty_from_s - buckets.dirty_from_s % HOUR_S
-            last = buckets.rows[-1][T]
-            for hour_s in range(first_hour, last + 1, HOUR_S):
-                await self.save_hour(cluster_id, node_id, step_s, hour_s, buckets.between(hour_s, hour_s + HOUR_S - 1))
-            buckets.dirty_from_s = last
+        """Writes the hours that changed, and forgets what is too old, and who was no member since it did so before."""
+        seen, self.seen = self.seen, {}
+        try:
+            await self.save_hours(seen)
+        except BaseException:
+            for cluster_id, names in seen.items():
+                self.seen[cluster_id] = names | self.seen.get(cluster_id, set())
+            raise
         now = utc_now()
         async with self.sessions() as db, db.begin():
             for step_s, keep_s in self.keep_s.items():
                 old = (HistoryHour.tier_s == step_s) & (HistoryHour.hour < now - timedelta(seconds=keep_s + HOUR_S))
                 await db.execute(delete(HistoryHour).where(old))
+
+    async def save_hours(self, seen: Mapping[str, set[str]]) -> None:
+        for key, buckets in list(self.buckets.items()):
+            cluster_id, node_id, step_s = key
+            if node_id not in seen.get(cluster_id, ()):  # all of it was stored by then
+                self.buckets.pop(key, None)
+                continue
+            if key not in self.buckets or not buckets.tier.stored or buckets.dirty_from_s is None:
+                continue
+            first_hour = buckets.dirty_from_s - buckets.dirty_from_s % HOUR_S
+            last = buckets.rows[-1][T]
+            fresh = buckets.between(first_hour, last)
+            for hour_s in sorted({row[T] - row[T] % HOUR_S for row in fresh}):  # a clock may have passed over many
+                await self.save_hour(cluster_id, node_id, step_s, hour_s, buckets.between(hour_s, hour_s + HOUR_S - 1))
+            buckets.dirty_from_s = last
 
     async def save_hour(self, cluster_id: str, node_id: str, step_s: int, hour_s: int, rows: list[Row]) -> None:
         """Merges with what an earlier run of the console stored of the same hour."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from app.console.packing import NULL, Column
 from app.health.group_view import MemberView
+from app.times import CLOCKS_DIFFER
 
 VALUES = ("begin", "applied", "committed", "durable", "end", "lag")
 COLUMNS = ("t", *VALUES, "lag_min", "lag_max", "role", "term", "lag_bytes", "lag_ms")
@@ -29,6 +30,7 @@ class Tier:
 TIERS: tuple[Tier, ...] = (Tier(1, 3600, False), Tier(10, 86_400, True), Tier(300, 30 * 86_400, True))
 Row = list[int]
 T, LAG, LAG_MIN, LAG_MAX = (COLUMNS.index(name) for name in ("t", "lag", "lag_min", "lag_max"))
+AHEAD_S = CLOCKS_DIFFER.total_seconds()
 WORST = tuple(COLUMNS.index(name) for name in ("lag_bytes", "lag_ms"))
 
 
@@ -71,6 +73,9 @@ class Buckets:
 
     def add(self, row: Row) -> None:
         at_s = row[T] - row[T] % self.tier.step_s
+        if self.rows and self.rows[-1][T] - at_s > AHEAD_S:
+            del self.rows[self.place(at_s) :]  # of a clock that was ahead: until then nothing new would be seen
+            self.dirty_from_s = at_s if self.dirty_from_s is None else min(self.dirty_from_s, at_s)
         if self.rows and self.rows[-1][T] >= at_s:
             fold(self.rows[-1], row)  # also when the wall clock stepped back: time never runs backwards in here
         else:

@@ -179,6 +179,7 @@ class Recall:
 
     def observe(self, view: GroupView, at_s: float, now: datetime) -> None:
         leader = view.leader
+        self.forget_who_left(view)
         self.observe_leader(view, leader, now)
         for one in view.members:
             self.applying.setdefault(one.id, Applying()).observe(one, at_s)
@@ -203,6 +204,13 @@ class Recall:
             self.terms.add(at_s, view.term)
         elif self.terms.points:
             self.terms.add(at_s, self.terms.points[-1][1])
+
+    def forget_who_left(self, view: GroupView) -> None:
+        """Who is no member has no trend, and whoever names ever new ones fills no memory."""
+        here = {one.id for one in view.members}
+        for kept in (self.lags, self.resends, self.applying, self.led):
+            for gone in kept.keys() - here:
+                del kept[gone]
 
     def observe_leader(self, view: GroupView, leader: MemberView | None, now: datetime) -> None:
         """Since when this one leads, as far as was seen."""

@@ -20,6 +20,7 @@ from app.console.settings import ConsoleSettings
 from app.times import utc_now
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.fake_control import FakeGroup
+from tests.unit.group_story import Story
 
 STARTED = "quorumscope node --config /etc/quorumscope/n2.toml"
 
@@ -130,3 +131,15 @@ def test_the_certificate_of_a_control_plane_is_seen_on_its_connection(tmp_path: 
             await server.wait_closed()
 
     run(work())
+
+
+def test_who_is_no_member_any_more_is_not_remembered() -> None:
+    """A leader that names ever new members filled the console's memory."""
+    story = Story()
+    story.look(3)
+    kept = (story.recall.lags, story.recall.resends, story.recall.applying)
+    assert all(set(one) == {"n0", "n1", "n2"} for one in kept) and set(story.recall.led) == {"n0"}
+    story.group.members = {"n1", "n2"}
+    story.group.lead("n1")
+    story.look(3)
+    assert all(set(one) == {"n1", "n2"} for one in kept) and set(story.recall.led) == {"n1"}

@@ -91,6 +91,16 @@ def test_a_clock_that_steps_back_does_not_turn_time_around() -> None:
     assert [row[T] for row in buckets.rows] == [100, 101, 102]
 
 
+def test_a_clock_that_was_ahead_ends_no_history() -> None:
+    """All that was sampled since was one point in the year to come, until the console was started again."""
+    for tier in TIERS:
+        buckets = Buckets(tier)
+        for at in (30_000, 30_600, 31_200, 32_000_000, 31_800, 32_400):
+            buckets.add(row_of(at, member(end=at), 1))
+        assert [row[T] for row in buckets.rows] == [30_000, 30_600, 31_200, 31_800, 32_400]
+        assert buckets.dirty_from_s == 30_000
+
+
 # --- the whole ---
 
 
@@ -209,6 +219,50 @@ def test_stored_tiers_survive_a_restart_within_the_hour(tmp_path: Path, monkeypa
             assert found["tier"] == 10 and ends == list(range(180))
         month = await again.query("demo", ["n1"], NOW - timedelta(days=20), NOW, 600)
         assert month["tier"] == 300
+        await engine.dispose()
+
+    run(work())
+
+
+def test_members_that_come_and_go_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that had ever been a member was held, and written anew every minute, until the console ended."""
+
+    async def work() -> None:
+        kept, engine = make(tmp_path, monkeypatch)
+        for n in range(1000):
+            kept.record(view(NOW - timedelta(seconds=1000 - n), [named(member(), f"x{n}"), member()]))
+        assert len(kept.buckets) == history_module.NAMES_MAX * len(TIERS)
+        await kept.save()
+        assert len(kept.buckets) == history_module.NAMES_MAX * len(TIERS), "they were members a moment ago"
+        kept.record(view(NOW, [member(reach="stale")]))
+        await kept.save()
+        assert {key[1] for key in kept.buckets} == {"n1"}, "who is silent stays"
+        found = await kept.query("demo", ["x0", "n1"], NOW - timedelta(hours=2), NOW, 600)
+        assert {100} <= set(found["replicas"]["x0"]["end"]), "it is stored"
+        kept.record(view(NOW, [member(reach="stale")]))
+        kept.forget("demo")
+        assert not kept.buckets and not kept.seen
+        await engine.dispose()
+
+    run(work())
+
+
+def test_a_save_that_fails_forgets_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        kept, engine = make(tmp_path, monkeypatch)
+        kept.record(view(NOW - timedelta(seconds=30), [member()]))
+        with monkeypatch.context() as patch:
+
+            async def away(*_: Any) -> None:
+                raise OSError("no disk")
+
+            patch.setattr(kept, "save_hour", away)
+            for _ in range(2):
+                with pytest.raises(OSError, match="no disk"):
+                    await kept.save()
+        await kept.save()
+        again = await History(open_sessions(engine)).query("demo", ["n1"], NOW - timedelta(hours=3), NOW, 4000)
+        assert 100 in again["replicas"]["n1"]["end"]
         await engine.dispose()
 
     run(work())

@@ -21,7 +21,7 @@ from app.security.grants import GrantError, changed, check_known, granted
 from app.security.roles import ALL, Sight, Viewer, weaker
 from app.security.second_factor import Wanted, must_enrol
 from app.security.secrets import API_TOKEN_PREFIX, csrf_token_of, digest, new_api_token, new_token
-from app.times import utc_now, written_ahead
+from app.times import CLOCKS_DIFFER, utc_now, written_ahead
 from node.background import Background
 from node.config_models import OidcTable
 
@@ -58,10 +58,15 @@ class Identity:
     def last_seen(self, via: str, credential_id: int, stored: datetime) -> datetime:
         return max(stored, self.noted.get((via, credential_id), stored))
 
+    def idle_from(self, session: LoginSession, now: datetime) -> datetime:
+        """When it was used last; what a clock that was ahead noted would have nobody be idle for so long."""
+        seen = self.last_seen("session", session.id, session.seen_at)
+        return session.created_at if written_ahead(seen, now) else seen
+
     def note(self, via: str, credential_id: int, seen: datetime | None, now: datetime) -> None:
         """Written to the database in the background, at most once a minute."""
         seen = self.noted.get((via, credential_id)) if seen is None else self.last_seen(via, credential_id, seen)
-        if seen is not None and now < seen + SEEN_EVERY:
+        if seen is not None and now < seen + SEEN_EVERY and not written_ahead(seen, now):
             return
         while len(self.noted) >= NOTED_MAX:
             del self.noted[next(iter(self.noted))]
@@ -92,14 +97,14 @@ class Identity:
             row = await db.scalar(select(LoginSession).where(LoginSession.token_hash == digest(token)))
             if row is None or row.user.disabled_at is not None:
                 return None
-            if row.expires_at <= now or self.last_seen("session", row.id, row.seen_at) + self.idle <= now:
+            if row.expires_at <= now or self.idle_from(row, now) + self.idle <= now:
                 return None
             if written_ahead(row.created_at, now):
                 return None
             if not self.vouched_for(row.user, now, self.max):
                 return None
             self.note("session", row.id, row.seen_at, now)
-            ends = min(row.expires_at, self.last_seen("session", row.id, row.seen_at) + self.idle)
+            ends = min(row.expires_at, self.idle_from(row, now) + self.idle)
             return Viewer(
                 row.user_id, row.user.name, granted(row.user), "session", row.id, row.token_hash, csrf_token_of(token),
                 ends, must_enrol(row.user, self.second_factor), row.user.local,
@@ -132,7 +137,7 @@ class Identity:
                 session = await db.get(LoginSession, viewer.credential_id)
                 if session is None or session.token_hash != viewer.credential_hash or session.expires_at <= now:
                     return False
-                if self.last_seen("session", session.id, session.seen_at) + self.idle <= now:
+                if self.idle_from(session, now) + self.idle <= now:
                     return False
                 if written_ahead(session.created_at, now):
                     return False
@@ -153,11 +158,13 @@ class Identity:
         self, db: AsyncSession, user: User, *, address: str, agent: str, oidc_sid: str | None = None
     ) -> str:
         """Adds a session and returns its token, which goes into the cookie and nowhere else. `oidc_sid`: of which
-        session at the provider it is a part."""
+        session at the provider it is a part. What is over goes, and what was begun while the clock was ahead: once the
+        time has come it would let in again, for longer than a session may last."""
         token = new_token()
         now = utc_now()
         life = self.max if user.local else min(self.max, timedelta(seconds=self.provider.session_max_s))
-        await db.execute(delete(LoginSession).where(LoginSession.expires_at <= now))
+        over = (LoginSession.expires_at <= now) | (LoginSession.created_at > now + CLOCKS_DIFFER)
+        await db.execute(delete(LoginSession).where(over))
         mine = select(LoginSession.id).where(LoginSession.user_id == user.id).order_by(LoginSession.id.desc())
         older = list(await db.scalars(mine.offset(SESSIONS_MAX - 1)))
         await db.execute(delete(LoginSession).where(LoginSession.id.in_(older)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,48 @@ def test_what_was_issued_while_the_clock_was_ahead_lets_nobody_in(tmp_path: Path
             assert (await kit.client().get("/api/v1/clusters", headers=by_token)).status_code == 401
             await forward(kit, ApiToken, created_at=utc_now() + timedelta(minutes=2))
             assert (await kit.client().get("/api/v1/clusters", headers=by_token)).status_code == 200, "another's clock"
+
+    run(work())
+
+
+def test_a_session_of_a_clock_that_was_ahead_ends_with_the_next_login(tmp_path: Path) -> None:
+    """It let in again once its time had come, for longer than a session may last."""
+
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            ann, ahead = await kit.person("ann", "admin"), utc_now() + timedelta(days=1)
+            await forward(kit, LoginSession, created_at=ahead, seen_at=ahead, expires_at=ahead + timedelta(hours=1))
+            assert (await ann.get("/api/v1/clusters")).status_code == 401
+            bob = await kit.person("bob", "viewer")
+            async with kit.app.state.sessions() as db:
+                assert len(list(await db.scalars(select(LoginSession)))) == 1
+            assert (await bob.get("/api/v1/clusters")).status_code == 200
+
+    run(work())
+
+
+def test_a_session_that_was_seen_by_a_clock_ahead_is_idle_all_the_same(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as kit:
+            ann, settings = await kit.person("ann", "admin"), kit.app.state.settings
+            now = utc_now()
+            kit.app.state.identity.noted.clear()
+            await forward(kit, LoginSession, seen_at=now + timedelta(days=365))
+            assert (await ann.get("/api/v1/clusters")).status_code == 200, "it began a moment ago"
+
+            async def seen_at() -> datetime:
+                async with kit.app.state.sessions() as db:
+                    found: datetime | None = await db.scalar(select(LoginSession.seen_at))
+                    assert found is not None
+                    return found
+
+            async with asyncio.timeout(60):  # until it is noted anew
+                while await seen_at() > now + timedelta(days=1):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            kit.app.state.identity.noted.clear()
+            began = now - timedelta(seconds=settings.session_idle_s + 1)
+            await forward(kit, LoginSession, created_at=began, seen_at=now + timedelta(days=365))
+            assert (await ann.get("/api/v1/clusters")).status_code == 401
 
     run(work())
 

@@ -170,6 +170,7 @@ class Disk:
             if isinstance(outcome.error, StoreIOError):
                 self._fail(f"zeroing what was cut failed: {outcome.error}")
             else:
+                self.want_sync()  # while zeros were written none could begin, and who wanted one asks no more
                 done(outcome.value is True)
 
         self._writer.run(self._store.has_space, finished)

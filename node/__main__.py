@@ -28,7 +28,7 @@ from node.background import Background, reason_of
 from node.children import apart, environment, how_ended, python
 from node.down_reason import REASON_FILE, clear_reason, leave_reason
 from node.private_files import keep_files_private
-from node.regular_file import open_regular
+from node.regular_file import CONFIG_BYTES_MAX, read_regular
 from node.rereading import HangUp
 from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
@@ -71,8 +71,8 @@ def data_directory(arguments: Sequence[str], environ: Mapping[str, str]) -> Path
     for name in values_of("--config", arguments)[-1:] or [environ.get("QUORUMSCOPE_CONFIG", "")]:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # the engine says what is wrong with it
             if name:
-                with open_regular(Path(name)) as file:
-                    found = tomllib.load(file).get("node", {}).get("data")
+                read = read_regular(Path(name), CONFIG_BYTES_MAX)
+                found = tomllib.loads(read.decode()).get("node", {}).get("data")
                 named += [found] if isinstance(found, str) else []
     return Path(named[0] if named else DEFAULT_DATA)
 
@@ -167,8 +167,7 @@ def _speaks_of(texts: Sequence[str], variables: str, arguments: Sequence[str], e
         return True
     for name in filter(None, [environ.get("QUORUMSCOPE_CONFIG", ""), *values_of("--config", arguments)]):
         with contextlib.suppress(OSError, UnicodeDecodeError):  # the engine says what is wrong with it
-            with open_regular(Path(name)) as file:
-                content = file.read().decode()
+            content = read_regular(Path(name), CONFIG_BYTES_MAX).decode()
             if any(text in content for text in texts):
                 return True
     return False

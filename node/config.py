@@ -37,7 +37,7 @@ from node.control_tokens import TokensError, read_tokens
 from node.ha_table import HaTable, ha_trouble
 from node.own_addresses import addresses_trouble
 from node.protocol.peers import check_peers, format_peers, parse_peers, split_address
-from node.regular_file import open_regular
+from node.regular_file import CONFIG_BYTES_MAX, open_regular, read_regular, whole
 from node.tls_files import tls_trouble
 
 __all__ = [
@@ -58,6 +58,7 @@ PREFIX: Final = "QUORUMSCOPE_"
 # demo that started a console listens (a secret address: a command line could be read by others).
 OTHER_VARIABLES: Final = ("QUORUMSCOPE_CONFIG", "QUORUMSCOPE_TOKEN", "QUORUMSCOPE_WAIVE", "QUORUMSCOPE_DEMO_URL")
 DEFAULT: Final = "default"
+TOKEN_BYTES_MAX: Final = 64 << 10
 
 # Flags of `python -m node` and of its two processes -> the key they set. None: a switch.
 NODE_FLAGS: Final[Mapping[str, str]] = {
@@ -217,7 +218,7 @@ def read_token(path: Path) -> str:
     """A token file's content. Raises ConfigError when there is none, or when it is empty or readable by others."""
     try:
         with open_regular(path) as file:
-            mode, token = os.fstat(file.fileno()).st_mode, file.read().decode().strip()
+            mode, token = os.fstat(file.fileno()).st_mode, whole(file, TOKEN_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"token file {path}: {getattr(error, 'strerror', None) or error}") from error
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
@@ -320,8 +321,7 @@ def load(
 def _put_file(layers: _Layers, path: Path) -> None:
     origin = f"file {path}"
     try:
-        with open_regular(path) as file:
-            parsed = tomllib.load(file)
+        parsed = tomllib.loads(read_regular(path, CONFIG_BYTES_MAX).decode())
     except OSError as error:
         why = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise ConfigError(f"{origin}: {why}") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from node.config import ConfigError
-from node.regular_file import open_regular
+from node.regular_file import open_regular, whole
 
 SECRET_CHARACTERS_MIN: Final = (
     32  # whoever connects gets a mac to guess at: so it must be drawn at random, not thought up
@@ -29,7 +29,7 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read(FILE_BYTES_MAX)
+            content = whole(file, FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"secret file {path}: {error.strerror}") from error
     if mode & 0o077:

@@ -39,6 +39,7 @@ from node.hash_chain import (
     line_of,
     parse,
 )
+from node.regular_file import open_regular
 
 NAME: Final = "operator-trail.jsonl"
 OUTCOME: Final = "outcome"
@@ -241,7 +242,7 @@ def verify(path: Path, head: str | None = None) -> Verified:
     without_end: set[int] = set()
     previous: Entry | None = None
     for one in files:
-        with one.open("rb") as file:
+        with open_regular(one) as file:
             for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES_MAX), b""), 1):
                 entry = entry_of(line)
                 if entry is None:

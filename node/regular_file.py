@@ -2,7 +2,7 @@
 
 Invariant: nobody waits for what is no file: a FIFO without a writer would hold up whoever opens it, at a SIGHUP a whole
 member, and some devices give bytes without end. What the shell hands over (`<(...)`, /dev/stdin) is open already, and
-/dev/null is empty: they are read.
+/dev/null is empty: they are read. And nobody reads more than such a file can have: `whole`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
+CONFIG_BYTES_MAX: Final = 1 << 20
 HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", os.devnull)
 
 
@@ -27,6 +28,20 @@ def open_regular(path: Path, *, follows_link: bool = True) -> BinaryIO:
         return file
     file.close()
     raise OSError(errno.EINVAL, "this is no regular file", str(path))
+
+
+def whole(file: BinaryIO, bytes_max: int) -> bytes:
+    """All of it. Raises OSError, also where it has more bytes than that."""
+    data = file.read(bytes_max + 1)
+    if len(data) > bytes_max:
+        raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes", str(file.name))
+    return data
+
+
+def read_regular(path: Path, bytes_max: int) -> bytes:
+    """Both at once. Raises OSError."""
+    with open_regular(path) as file:
+        return whole(file, bytes_max)
 
 
 def _without_waiting(path: str, flags: int) -> int:

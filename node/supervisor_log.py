@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.regular_file import open_regular
+from node.regular_file import CONFIG_BYTES_MAX, read_regular
 
 if TYPE_CHECKING:
     from node.logs import Log
@@ -50,8 +50,7 @@ def in_file(arguments: Sequence[str], name: str) -> str | None:
     import tomllib
 
     try:
-        with open_regular(Path(path)) as file:
-            found = tomllib.load(file).get("node", {}).get(name)
+        found = tomllib.loads(read_regular(Path(path), CONFIG_BYTES_MAX).decode()).get("node", {}).get(name)
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return found if isinstance(found, str) else None

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from app.broker_conf import BrokerConfError, Translated, checked, read_properties, translate
+from app.broker_conf import PROPERTIES_BYTES_MAX, BrokerConfError, Translated, checked, read_properties, translate
 from app.commands.endings import Exit, Failure
 from app.commands.output import JsonOption, say, show_json
 from app.commands.settings import toml_of
 from node.config_models import TABLES
+from node.regular_file import read_regular
 
 commands = typer.Typer(help="Come from RocketMQ.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -29,7 +30,7 @@ def config(
     The result is TOML for --config; what was not taken over as it stood is on stderr.
     """
     try:
-        found = translate(read_properties(file.read_bytes()))
+        found = translate(read_properties(read_regular(file, PROPERTIES_BYTES_MAX)))
         checked(found)
     except OSError as error:
         raise Failure(Exit.USAGE, f"{file}: {error.strerror}") from error

@@ -66,8 +66,9 @@ def adopt_broker(
     conf: Path | None, dry_run: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """`store adopt --broker`. Raises Failure."""
-    from app.broker_conf import BrokerConfError, read_properties
+    from app.broker_conf import PROPERTIES_BYTES_MAX, BrokerConfError, read_properties
     from node.hand_over.adopt import adopt_broker as take_over
+    from node.regular_file import read_regular
 
     arguments = ["--broker", "--group", group, *(["--group-token", token] if token else [])]
     arguments += ["--id", node_id] if node_id is not None else []
@@ -75,8 +76,11 @@ def adopt_broker(
     arguments += ["--drop-timers"] * drop_timers
     arguments += [] if conf is None else ["--broker-conf", str(conf)]
     try:
-        levels = "" if conf is None else read_properties(conf.read_bytes()).get("messageDelayLevel", "")
-    except (OSError, BrokerConfError) as error:
+        properties = b"" if conf is None else read_regular(conf, PROPERTIES_BYTES_MAX)
+        levels = read_properties(properties).get("messageDelayLevel", "")
+    except OSError as error:
+        raise Failure(Exit.USAGE, f"{conf}: {error.strerror}") from error
+    except BrokerConfError as error:
         raise Failure(Exit.USAGE, f"{conf}: {error}") from error
     progress = Progress("messages", "adopt")
     return performed(

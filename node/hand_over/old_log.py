@@ -26,8 +26,10 @@ from node.message_store.local_records import Stop, walk
 from node.message_store.local_recovery import sound_behind
 from node.message_store.read_files import MappedFile, MappedFileQueue
 from node.message_store.write_files import Disk
+from node.regular_file import read_regular
 
 OLD_LOG: Final = "old-log.json"
+OLD_LOG_BYTES_MAX: Final = 16 << 20
 PIECE_BYTES: Final = 8 << 20
 _HASHED_BYTES: Final = 1 << 20
 Progress = Callable[[int], None]
@@ -147,7 +149,7 @@ def write_names(root: Path, found: OldCommitLog, disk: Disk) -> None:
 def compare(found: OldCommitLog, path: Path) -> int:
     """With another member's `quorumscope/old-log.json`: how many files both have. Raises Refused, OSError."""
     try:
-        other = json.loads(path.read_bytes())
+        other = json.loads(read_regular(path, OLD_LOG_BYTES_MAX))
         theirs = {str(name): str(one) for name, one in other["sha256"].items()}
         divided, size = int(other["divided_offset"]), int(other["file_bytes"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

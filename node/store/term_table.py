@@ -36,14 +36,15 @@ class TermTable:
     def mended(self, runs: list[tuple[int, int]], last_index: int) -> TermTable:
         """Another table in which the entries up to `last_index` have these runs: what was damaged is known again.
 
-        `runs`: (first index, term) inside what was mended. The entry behind keeps the term that it had here.
+        `runs`: (first index, term) inside what was mended. The entry behind keeps the term that it had here;
+        one that is damaged itself counted with the term before the damage, and terms do not fall.
         """
         following = self.term_at(last_index + 1) if self.starts and last_index + 1 >= self.starts[0] else None
         kept = self.cut(runs[0][0])
         for index, term in runs:
             kept.extend(index, term)
         if following is not None:
-            kept.extend(last_index + 1, following)
+            kept.extend(last_index + 1, max(following, runs[-1][1]))
         for index, term in zip(self.starts, self.terms, strict=True):
             if index > last_index + 1:
                 kept.extend(index, term)

@@ -41,6 +41,13 @@ def damage(directory: Path, *indexes: int) -> None:
         flip(path, entry.pos % DATA_BYTES + (48 if entry.body else 36))
 
 
+def damage_chain(directory: Path, index: int) -> None:
+    """One bit of an entry's chain: nothing tells any more whether the next one follows it."""
+    entry = StoreReader(directory).entry(index)
+    assert entry is not None
+    flip(directory / "data" / f"{entry.pos // DATA_BYTES * DATA_BYTES:020d}", entry.pos % DATA_BYTES + 36)
+
+
 def bodies(directory: Path) -> list[bytes]:
     store = open_store(directory)
     found = [entry.body for entry in entries_of(store)]

@@ -67,6 +67,46 @@ def test_a_read_behind_a_rotten_chain_names_the_wrong_entry_and_both_heal(tmp_pa
     store.close()
 
 
+def test_a_part_of_a_fault_that_heals_on_the_leaders_word_may_begin_a_term(tmp_path: Path) -> None:
+    """What is damaged counts with the term before; behind what healed it counts with that one's."""
+    fill_voter(tmp_path / "a").close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for index in range(30, 34):  # term 2 begins at 30
+        path, at, size = place_of(tmp_path / "a", index)
+        flip(path, at + size - 1)
+    a, b = open_store(tmp_path / "a"), open_store(tmp_path / "b")
+    a.note_faults([Fault(30, 33, "crc_invalid")])
+    vouched = b.meta(31)
+    assert vouched is not None and a.meta(29) is not None
+    assert a.mend(cut_slab(b.read_slab(30, 1000), 30, 2), vouched).healed
+    assert ranges(a) == [(32, 33)]
+    assert a.files.terms.term_at(31) == a.files.terms.term_at(33) == vouched.term
+    a.close()
+    b.close()
+
+
+def test_two_members_mend_each_other_where_each_has_what_lies_between(tmp_path: Path) -> None:
+    """An entry between two damaged heads is a part of the damage, and the only copy of what the other one damaged."""
+    fill_voter(tmp_path / "a").close()
+    fill_voter(tmp_path / "b").close()
+    sound = open_store(tmp_path / "a")
+    wanted = entries_of(sound)
+    sound.close()
+    for name, index in (("a", 40), ("a", 42), ("b", 41)):
+        path, at, _ = place_of(tmp_path / name, index)
+        flip(path, at + 36)  # of the chain
+    a, b = open_store(tmp_path / "a"), open_store(tmp_path / "b")
+    b.note_faults([Fault(41, 41, "crc_invalid")])
+    assert (ranges(a), ranges(b)) == ([(40, 42)], [(41, 41)])
+    assert [(one.first_index, one.last_index) for one in a.mend(b.read_slab(40, 1000)).healed] == [(40, 41)]
+    assert ranges(a) == [(42, 42)]
+    assert b.mend(a.read_slab(41, 1000)).healed and not b.faults
+    assert a.mend(b.read_slab(42, 1)).healed and not a.faults
+    assert entries_of(a) == entries_of(b) == wanted
+    a.close()
+    b.close()
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """90 durable entries of three terms over several files, all synced; then SIGKILL."""

@@ -20,7 +20,7 @@ from node.store.repair.from_member import heal_from
 from tests.simulation.disk import SimulatedPlatform
 from tests.unit.store_fixtures import fill, kill, open_store, sync
 from tests.unit.store_layout import blank_out
-from tests.unit.store_repair_fixtures import bodies, damage, everything, stopped_member
+from tests.unit.store_repair_fixtures import bodies, damage, damage_chain, everything, stopped_member
 
 
 @pytest.fixture
@@ -119,6 +119,21 @@ def test_several_damaged_directories_make_one_whole_store(directory: Path) -> No
     assert [(one["from_index"], one["to_index"]) for one in report.archived] == [(0, 0), (20, 23), (59, 59)]
     assert bodies(directory) == held
     assert StoreReader(directory).verify().problems == []
+
+
+def test_what_is_sound_between_two_damaged_heads_is_not_asked_of_others(directory: Path) -> None:
+    held = bodies(directory)
+    (copy,) = copies(directory, 1)
+    for index in (20, 22):
+        damage_chain(directory, index)
+    damage(copy, 21)
+    report = perform(lambda one, platform: heal_from(one, [copy], platform), directory, dry_run=False)
+    assert report.problems == []
+    assert report.done == [
+        f"Entries 20..21 (crc_invalid): healed from {copy}.",
+        f"Entry 22 (crc_invalid): healed from {copy}.",
+    ]
+    assert bodies(directory) == held
 
 
 def test_what_no_directory_has_whole_is_left_and_said(directory: Path) -> None:

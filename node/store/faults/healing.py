@@ -6,7 +6,9 @@ read back; work is the writing thread's, beside the loop's appends at the log's 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from node.protocol.entry import INDEX_UNIT, EntryError, Slab
 from node.store.disk_log import find_record
@@ -41,15 +43,10 @@ class Healer:
         try:
             stage = self._stage_for(slab, vouched)
             stage.add(slab, files.data_file_size, files.sealed_from, files.straight_from)
-            if slab.last_index < stage.last_index:
+            link = self._right_link(mending, stage, vouched)
+            if link is None:
                 return Mended(slab.last_index, (), faults.now, wanted_through=stage.last_index)
-            try:
-                anchors = [self._end_at_open, self._durability.durable]
-                right_pos = mending.right_pos(stage, anchors) if vouched is None else self._vouched_pos(stage, vouched)
-            except RightLinkError:
-                if not self._widen(stage):
-                    raise
-                return Mended(slab.last_index, (), faults.now, wanted_through=stage.last_index)
+            right_pos, sound = link
             mending.write(stage, right_pos)
         except NoLinkError as error:
             first_index = slab.first_index if self._stage is None else self._stage.fault.first_index
@@ -61,7 +58,7 @@ class Healer:
         except StoreIOError:
             files.failed = True
             raise
-        return self._healed(stage)
+        return self._healed(stage, sound)
 
     def mend_alone(self, first_index: int) -> Mended:
         """See LogStore."""
@@ -163,6 +160,26 @@ class Healer:
             self._faults.note(error.faults)
             raise NoLinkError(f"the entry behind the fault is damaged too: {error}") from error
 
+    def _right_link(self, mending: Mending, stage: Stage, vouched: EntryMeta | None) -> tuple[int, Slab | None] | None:
+        """Where what is staged ends on this disk, and what of the fault behind it is sound; None: more is needed.
+
+        Raises NoLinkError.
+        """
+        if stage.end.index < stage.last_index:
+            sound = mending.sound_inside(stage) if vouched is None else None
+            if sound is None:
+                return None
+            stage.last_index = stage.end.index
+            return sound.pos, sound
+        if vouched is not None:
+            return self._vouched_pos(stage, vouched), None
+        try:
+            return mending.right_pos(stage, [self._end_at_open, self._durability.durable]), None
+        except RightLinkError:
+            if not self._widen(stage):
+                raise
+            return None
+
     def _widen(self, stage: Stage) -> bool:
         """Asks for the first record behind what is staged, too, and for the fault behind that; False: no more.
 
@@ -177,19 +194,20 @@ class Healer:
         stage.last_index = last_index
         return True
 
-    def _healed(self, stage: Stage) -> Mended:
-        runs = _runs(stage)
+    def _healed(self, stage: Stage, sound: Slab | None) -> Mended:
+        last_index = stage.last_index if sound is None else sound.last_index
+        runs = _runs(chain(stage.slabs(), () if sound is None else (sound,)))
         self.drop_stage()
-        self._files.mended(runs, stage.last_index)
-        healed = replace(stage.fault, last_index=stage.last_index)
+        self._files.mended(runs, last_index)
+        healed = replace(stage.fault, last_index=last_index)
         self._faults.heal(healed)
-        return Mended(stage.last_index, (healed,), self._faults.now)
+        return Mended(last_index, (healed,), self._faults.now)
 
 
-def _runs(stage: Stage) -> list[tuple[int, int]]:
-    """The runs of equal terms in what was staged: (first index, term)."""
+def _runs(slabs: Iterable[Slab]) -> list[tuple[int, int]]:
+    """The runs of equal terms in these: (first index, term)."""
     runs: list[tuple[int, int]] = []
-    for slab in stage.slabs():
+    for slab in slabs:
         for _, _, _, index, term in INDEX_UNIT.iter_unpack(slab.index_records):
             if not runs or term != runs[-1][1]:
                 runs.append((index, term))

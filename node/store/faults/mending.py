@@ -146,14 +146,38 @@ class Mending:
             if anchor.index == last_index:
                 self._check_anchor(end, anchor)
                 return anchor.end_pos
-        for pos in (end.end_pos, place(end.end_pos, self._data.file_bytes, self._data.file_bytes)):
-            head = read_head(self._data, pos)
-            if head is None or head.index != last_index + 1:
-                continue
-            if place(end.end_pos, head.size, self._data.file_bytes) == pos:
-                self._walk_on(Cursor(pos, last_index + 1, end.term, end.chain, self._sealed_from), anchors)
-                return pos
+        pos = self._next_pos(end)
+        if pos is not None:
+            self._walk_on(Cursor(pos, last_index + 1, end.term, end.chain, self._sealed_from), anchors)
+            return pos
         raise RightLinkError(f"entry {last_index + 1} does not lie where these entries end ({end.end_pos})")
+
+    def sound_inside(self, stage: Stage) -> Slab | None:
+        """Entries inside the fault, right behind what is staged, that lie here as they were written; None: no such.
+
+        An entry between two damaged heads is taken for damaged until the chain before it is known. It may be the
+        only copy of what another member has damaged, and whoever gives the entries before may have none behind.
+        """
+        end, first_index = stage.end, stage.end.index + 1
+        pos = self._next_pos(end) if stage.widened == 0 and first_index < stage.fault.last_index else None
+        if pos is None:
+            return None
+        cursor = Cursor(pos, first_index, end.term, end.chain, self._sealed_from)
+        walk = Walk(self._data, cursor, last_index=stage.fault.last_index - 1)
+        slab = next(walk.slabs(), None)
+        if slab is None or walk.sealed_count < slab.count:
+            return None
+        records = self._index.read_across(first_index * INDEX_UNIT_BYTES, len(slab.index_records))
+        return slab if records == slab.index_records else None
+
+    def _next_pos(self, end: Mark) -> int | None:
+        """Where the record behind `end` lies by its head, which nothing has checked yet."""
+        file_bytes = self._data.file_bytes
+        for pos in (end.end_pos, place(end.end_pos, file_bytes, file_bytes)):
+            head = read_head(self._data, pos)
+            if head is not None and head.index == end.index + 1 and place(end.end_pos, head.size, file_bytes) == pos:
+                return pos
+        return None
 
     @staticmethod
     def _check_anchor(end: Mark, anchor: Mark) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from node.protocol.entry import EntryError, Slab
 from node.protocol.slab_verify import verify_slab
 from node.store.errors import StoreError, StoreRefused
+from node.store.faults.ranges import next_fault
 from node.store.faults.results import Fault, Mended
 from node.store.file_store import FileStore
 from node.store.files.platform import Platform
@@ -42,8 +43,9 @@ def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Re
         with archives_reported(report, directory, platform):
             if not store.faults:
                 report.done.append("Every record was read and none is damaged: nothing was to be healed.")
-            for fault in store.faults:
-                _heal(store, fault, sources, report)
+            looked_at_index = -1
+            while (fault := next_fault(store.faults, looked_at_index + 1)) is not None:
+                looked_at_index = _heal(store, fault, sources, report)
         scrub_all(store)
         report.problems += faults_left(directory, store)
         report.see(store)
@@ -54,8 +56,11 @@ def heal_from(directory: Path, others: Sequence[Path], platform: Platform) -> Re
         store.close()
 
 
-def _heal(store: FileStore, fault: Fault, sources: list[StoreReader], report: Report) -> None:
-    """One fault, from its left end to its right; a source whose entry did not fit is not asked for it again."""
+def _heal(store: FileStore, fault: Fault, sources: list[StoreReader], report: Report) -> int:
+    """One fault, from its left end to its right; a source whose entry did not fit is not asked for it again.
+
+    Gives the last entry that it is done with: what lies behind it in the fault may need another source.
+    """
     words = sentence(range_in_words(fault.first_index, fault.last_index))
     unfit: set[tuple[Path, int]] = set()
     why = ""
@@ -67,7 +72,7 @@ def _heal(store: FileStore, fault: Fault, sources: list[StoreReader], report: Re
             slab, source = _next_slab(sources, index, last_index, unfit, in_steps=bool(unfit))
             if slab is None or source is None:
                 report.done.append(f"{words}: not healed. No directory has entry {index} whole{why}.")
-                return
+                return fault.last_index
             if source not in given:
                 given.append(source)
             mended = store.mend(slab)
@@ -79,8 +84,9 @@ def _heal(store: FileStore, fault: Fault, sources: list[StoreReader], report: Re
         if mended.healed:
             whole = sentence(", ".join(range_in_words(one.first_index, one.last_index) for one in mended.healed))
             report.done.append(f"{whole} ({fault.kind}): healed from {', '.join(map(str, given))}.")
-            return
+            return mended.healed[-1].last_index
     report.done.append(f"{words}: not healed{why}.")
+    return fault.last_index
 
 
 def _next_slab(

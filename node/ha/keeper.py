@@ -156,12 +156,14 @@ class StoreKeeper:
             self._next_ms = now + NEXT_AGAIN_MS
 
     async def _look_at_place(self) -> None:
-        self._place_ms, newest_is_there = now_ms(), self.store.log.place_check()
-        try:
-            await self._to_its_end(lambda: (self._check_place(), newest_is_there()))
-        except OSError as error:
-            self.store.flush_failed(error)
-            raise
+        self._place_ms = now_ms()
+        async with self._flushing:  # a cut removes files
+            newest_is_there = self.store.log.place_check()
+            try:
+                await self._to_its_end(lambda: (self._check_place(), newest_is_there()))
+            except OSError as error:
+                self.store.flush_failed(error)
+                raise
 
     async def exclusively(self, work: Callable[[], int]) -> int:
         """`work` in a thread, to its end also where this is cancelled. No flush runs meanwhile, for one that began

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,19 @@ import pytest
 from node.broker.classic import process
 from node.config import Settings, split_address
 from node.ha import keeper
+from node.ha.keeper import StoreKeeper
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import StoreMoved
+from node.message_store.local_log import LocalCommitLog
 from node.message_store.local_next import NextFile
+from node.message_store.local_store import LocalMessageStore, LocalSettings
 from node.message_store.read_files import OS
 from node.message_store.write_files import OsDisk
 from node.rereading import Rereading
 from node.rocketmq.codes import Answer
-from tests.unit.broker_kit import Client
+from tests.unit.broker_kit import SIZES, Client
 from tests.unit.classic_kit import classic, classic_settings, pair_ports, story
+from tests.unit.ha_kit import FILE_BYTES, put
 
 Taken = Callable[[Path], None]
 
@@ -149,3 +154,34 @@ async def test_one_that_was_renamed_and_put_back_is_the_same(tmp_path: Path) -> 
         renamed(tmp_path / "m")
         (tmp_path / "elsewhere").rename(tmp_path / "m")
         assert [one.code for one in await client.send(b"after")] == [Answer.SUCCESS]
+
+
+@story
+async def test_a_log_that_is_cut_while_it_is_looked_for_was_not_taken_away(tmp_path: Path) -> None:
+    """The cut removes its newest files. Who looked for one just then took it for moved: the slave ended for good."""
+    log = LocalCommitLog(tmp_path, FILE_BYTES)
+    end = put(log, 0)
+    put(log, *range(1, 40))
+    log.close()
+    settings = LocalSettings(FILE_BYTES, sizes=SIZES)
+    store = LocalMessageStore(tmp_path, settings, lambda: 0)
+    store.flush()
+    looks, was_cut = threading.Event(), threading.Event()
+
+    def look() -> None:
+        looks.set()
+        was_cut.wait(0.2)
+
+    def cut() -> int:
+        gone = store.cut_back(end)
+        was_cut.set()
+        return gone
+
+    kept = StoreKeeper(store, check_place=look)
+    looking = asyncio.create_task(kept._look_at_place())
+    await asyncio.to_thread(looks.wait)
+    assert await kept.exclusively(cut)
+    await looking
+    assert len(store.log.starts) == 1 and not store.log.broken_by
+    await kept._look_at_place()
+    store.close()

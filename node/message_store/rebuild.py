@@ -24,6 +24,7 @@ from node.message_store.dispatch import CHECKPOINT, Dispatcher
 from node.message_store.dispatch_mark import OURS, DerivedSizes, LogPoint, mark_path
 from node.message_store.index_file import IndexFile
 from node.message_store.kept_conf import delay_levels_of
+from node.message_store.local_mark import log_mark_path
 from node.message_store.log_pieces import LogPiece, begin_of, entries_in, old_records
 from node.message_store.message_store import CONSUME_QUEUE, INDEX, MessageStore, StoreKind
 from node.message_store.metadata_state import MetadataState, own_entry, state_at_begin
@@ -196,8 +197,10 @@ def rebuild(
     dispatcher.close()
     if not dry_run:
         take_place(root, real, store.files)
-        if not is_ours(store):  # RocketMQ goes on there, and nobody keeps the mark true
-            real.remove(root / OURS)
+        if not is_ours(store) and store.files.size(log_mark_path(root)) is None:
+            real.remove(mark_path(root))  # RocketMQ goes on there, and nobody keeps it true
+            if not store.files.names(root / OURS):
+                real.remove(root / OURS)
     return found
 
 

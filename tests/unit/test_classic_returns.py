@@ -24,11 +24,13 @@ from node.ha.handshake import Hello
 from node.ha.lineage import PROMOTION
 from node.ha.settings import BrokerRole
 from node.message_store.local_log import LocalCommitLog
+from node.message_store.message_store import MessageStore
+from node.message_store.rebuild import rebuild
 from node.message_store.record import decode_record
 from node.message_store.write_files import OsDisk
 from node.rocketmq.codes import Answer, Request
 from node.rocketmq.java_json import BodyError
-from tests.unit.broker_kit import pull_fields
+from tests.unit.broker_kit import SIZES, pull_fields
 from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, story
 from tests.unit.engine_kit import until
 from tests.unit.ha_kit import put
@@ -61,6 +63,23 @@ async def test_an_old_master_is_replaced_whoever_starts_first(order: str, tmp_pa
                 [answer] = await client.send(b"to the old one")
             assert answer.code == Answer.SERVICE_NOT_AVAILABLE and new.broker.is_master
             assert was_master(old) is (order == "ms")  # alone it cannot know
+
+
+@story
+async def test_an_old_master_whose_queues_are_written_anew_stays_a_slave(tmp_path: Path) -> None:
+    """`store rebuild-queues` took its epochs, its role and what it had kept aside: it was master of another pair."""
+    async with both_ended(tmp_path) as ports:
+        settings = {name: classic_settings(tmp_path, name, "async_master", ports) for name in "ms"}
+        async with classic(settings["s"]), classic(settings["m"]) as old:
+            await until(lambda: old.broker.pair.role is BrokerRole.SLAVE and old.broker.pair.lineage.epoch >= PROMOTION)
+        (tmp_path / "m/quorumscope/cut").mkdir()
+        (tmp_path / "m/quorumscope/cut/0-0").write_bytes(b"the only copy")
+        before = {path.name for path in (tmp_path / "m/quorumscope").iterdir()}
+        assert rebuild(MessageStore(tmp_path / "m"), -1, dry_run=False, sizes=SIZES).messages == 3
+        assert {path.name for path in (tmp_path / "m/quorumscope").iterdir()} == before
+        async with classic(settings["m"]) as old:
+            assert not was_master(old) and old.broker.pair.lineage.epoch >= PROMOTION
+            assert old.broker.next_offsets["TopicTest", 0] == 3
 
 
 @story

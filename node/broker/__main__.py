@@ -34,15 +34,13 @@ from node.broker.broker import Broker
 from node.broker.classic.process import serve as serve_classic
 from node.broker.client_port import ClientPort, PortTaken, listen
 from node.broker.dispatched_log import AnotherLog
-from node.broker.java_conf import java_conf, moved_levels
+from node.broker.java_conf import keep_conf
 from node.collector import Collector
 from node.config import ConfigError, Settings, parse_node_arguments, read_again, split_address
 from node.down_reason import leave_reason
 from node.logs import Log
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError, StoreMoved
-from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
-from node.message_store.write_files import OsDisk
 from node.printable import escaped, print_line
 from node.private_files import keep_files_private
 from node.rereading import HangUp, Rereading
@@ -70,21 +68,6 @@ def take_lock(data: Path) -> int:
         os.close(fd)
         raise LockHeld(f"{folder / LOCK} is held by another broker: end that one first") from error
     return fd
-
-
-def keep_conf(settings: Settings, log: Log) -> None:
-    """For who works on this directory without a configuration. Raises OSError, MessageStoreError."""
-    data, conf = settings.node.data, java_conf(settings)
-    before = read_conf(data)
-    wrong = moved_levels(before.get(DELAY_LEVEL, conf[DELAY_LEVEL]), conf[DELAY_LEVEL])
-    if wrong:
-        log.note("delay_levels_changed", "warning", reason=wrong)
-    if before != conf:
-        disk = OsDisk()
-        try:
-            write_conf(data, conf, disk)
-        finally:
-            disk.close()
 
 
 async def serve(settings: Settings, log: Log, arguments: Sequence[str]) -> None:

@@ -11,8 +11,10 @@ from typing import Final
 
 from node.config import Settings, split_address
 from node.config_models import RESERVED_HOURS_MAX
+from node.logs import Log
 from node.message_store.delay_levels import parse_delay_levels
-from node.message_store.kept_conf import DELAY_LEVEL
+from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
+from node.message_store.write_files import OsDisk
 
 # Without retention: RocketMQ always removes what has expired. Taken over again it is the most that a member takes.
 FOR_EVER_HOURS: Final = RESERVED_HOURS_MAX - 1
@@ -57,3 +59,18 @@ def moved_levels(before: str, now: str) -> str:
         f"[broker] delay_levels was {before!r} and is {now!r}: what waits lies in the queue of its level, with the time"
         " at which it is due by the old ones; only add levels at the end"
     )
+
+
+def keep_conf(settings: Settings, log: Log) -> None:
+    """For who works on this directory without a configuration. Raises OSError, MessageStoreError."""
+    data, conf = settings.node.data, java_conf(settings)
+    before = read_conf(data)
+    wrong = moved_levels(before.get(DELAY_LEVEL, conf[DELAY_LEVEL]), conf[DELAY_LEVEL])
+    if wrong:
+        log.note("delay_levels_changed", "warning", reason=wrong)
+    if before != conf:
+        disk = OsDisk()
+        try:
+            write_conf(data, conf, disk)
+        finally:
+            disk.close()

@@ -24,25 +24,32 @@ from node.message_store.write_files import Disk
 
 
 def open_dispatcher(
-    root: Path, begin: int, end: int, sizes: DerivedSizes | None, disk: Disk, files: Files = OS
+    root: Path, begin: int, end: int, sizes: DerivedSizes | None, levels_ms: tuple[int, ...], disk: Disk,
+    files: Files = OS,
 ) -> Dispatcher:  # fmt: skip
-    """A dispatcher that is at or below the log's end. Raises MessageStoreError, MessageFormatError, OSError."""
+    """A dispatcher that is at or below the log's end. `levels_ms`: of delayed messages.
+
+    Raises MessageStoreError, MessageFormatError, OSError."""
     mark = read_mark(root, files)
     has_files = bool(files.names(root / CONSUME_QUEUE) or files.names(root / INDEX))
     if (mark is None and has_files) or (mark is not None and not begin <= mark.point.position <= end):
         wanted = sizes or (mark.sizes if mark is not None else DerivedSizes())
-        rebuild_derived(root, begin, end, wanted, disk, files)
+        rebuild_derived(root, begin, end, wanted, levels_ms, disk, files)
         sizes = wanted
-    return Dispatcher(root, sizes, begin=LogPoint(begin), disk=disk, files=files)
+    return Dispatcher(root, sizes, begin=LogPoint(begin), delay_levels_ms=levels_ms, disk=disk, files=files)
 
 
-def rebuild_derived(root: Path, begin: int, end: int, sizes: DerivedSizes, disk: Disk, files: Files = OS) -> None:
+def rebuild_derived(
+    root: Path, begin: int, end: int, sizes: DerivedSizes, levels_ms: tuple[int, ...], disk: Disk, files: Files = OS
+) -> None:  # fmt: skip
     """See the module's docstring."""
     beside = root / OURS / REBUILT
     ends = queue_ends(root, end, files)
     disk.remove(beside)
     disk.make_folder(beside)
-    dispatcher = Dispatcher(beside, sizes, begin=LogPoint(begin), dense_from=end, disk=disk, files=files)
+    dispatcher = Dispatcher(
+        beside, sizes, begin=LogPoint(begin), delay_levels_ms=levels_ms, dense_from=end, disk=disk, files=files
+    )
     for piece in old_records(root, begin, files) if end > begin else ():
         dispatcher.dispatch(piece.batch, piece.end)
     for queue, next_offset in sorted(ends.items()):

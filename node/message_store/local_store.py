@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from node.message_store.delay_levels import parse_delay_levels
 from node.message_store.dispatch import Dispatcher
 from node.message_store.dispatch_batch import Batch
 from node.message_store.dispatch_mark import DerivedSizes, LogPoint
@@ -29,14 +30,7 @@ from node.message_store.local_log import FILE_BYTES, Flush, LocalCommitLog
 from node.message_store.local_mark import write_log_mark
 from node.message_store.local_records import Stop, walk
 from node.message_store.local_recovery import ABORT
-from node.message_store.new_message import (
-    DELAY_LEVELS,
-    NewMessage,
-    PutLimits,
-    Refused,
-    record_bytes,
-    waits_until_stored,
-)
+from node.message_store.new_message import NewMessage, PutLimits, Refused, record_bytes, waits_until_stored
 from node.message_store.not_read import check_forms
 from node.message_store.put_result import PutResult, PutStatus, refused
 from node.message_store.read_files import OS, Files
@@ -67,7 +61,7 @@ class LocalSettings:
     sync_flush_timeout_ms: int = SYNC_FLUSH_TIMEOUT_MS
     reserve_bytes: int = RESERVE_BYTES
     sizes: DerivedSizes | None = None
-    delay_levels: int = DELAY_LEVELS
+    delay_levels_ms: tuple[int, ...] = parse_delay_levels()
 
 
 @dataclass(slots=True, eq=False)
@@ -99,10 +93,11 @@ class LocalMessageStore:
         self._elapsed_ms = elapsed_ms or now_ms
         self._free_bytes, self._files = free_bytes, files
         self._disk = disk if disk is not None else OsDisk()
-        self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES, delay_levels=settings.delay_levels)
+        levels_ms = settings.delay_levels_ms
+        self.limits = PutLimits(file_bytes=settings.file_bytes + HEAD_BYTES, delay_levels=len(levels_ms))
         self.log = LocalCommitLog(root, settings.file_bytes, disk=self._disk, files=files)
         self.dispatcher = open_dispatcher(
-            root, self.log.min_offset, self.log.max_offset, settings.sizes, self._disk, files
+            root, self.log.min_offset, self.log.max_offset, settings.sizes, levels_ms, self._disk, files
         )
         self._disk.replace(root / ABORT, str(os.getpid()).encode())
         self.commits = GroupCommitService()
@@ -367,11 +362,10 @@ class LocalMessageStore:
         In any thread, while nothing else uses this store; then `was_cut` in the owner's."""
         gone = self.log.cut(end)
         if self.end_position > end:
+            begin, levels_ms = self.log.min_offset, self.settings.delay_levels_ms
             try:
-                rebuild_derived(
-                    self.root, self.log.min_offset, self.log.max_offset, self.dispatcher.sizes, self._disk, self._files
-                )
-                self.dispatcher = Dispatcher(self.root, disk=self._disk, files=self._files)
+                rebuild_derived(self.root, begin, end, self.dispatcher.sizes, levels_ms, self._disk, self._files)
+                self.dispatcher = Dispatcher(self.root, delay_levels_ms=levels_ms, disk=self._disk, files=self._files)
             except (OSError, MessageStoreError, ValueError) as error:  # of what is gone, until a start does it
                 self.log.flush_failed(f"its queues could not be written anew: {error}")
                 raise

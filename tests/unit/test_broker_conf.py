@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tomllib
 from pathlib import Path
@@ -10,13 +11,15 @@ import pytest
 
 from app.broker_conf import BrokerConfError, checked, read_properties, translate
 from app.command_line import run
-from node.broker.__main__ import keep_conf
-from node.broker.java_conf import java_conf
+from node.broker.classic import process
+from node.broker.java_conf import java_conf, keep_conf
 from node.config import Settings, load
 from node.logs import Log
 from node.message_store.dispatch_mark import OURS
 from node.message_store.errors import MessageStoreError
-from node.message_store.kept_conf import read_conf
+from node.message_store.kept_conf import delay_levels_of, read_conf
+from node.rereading import Rereading
+from tests.unit.classic_kit import classic_settings, pair_ports
 
 CONF = """# as in RocketMQ's conf/dledger
 brokerClusterName = RaftCluster
@@ -166,3 +169,15 @@ def test_a_broker_keeps_its_conf_and_says_when_delay_levels_moved(
     (tmp_path / OURS / "broker.conf").write_text("messageDelayLevel=never\n")
     with pytest.raises(MessageStoreError, match="writes it anew"):
         read_conf(tmp_path)
+
+
+def test_one_in_classic_mode_keeps_it_too(tmp_path: Path) -> None:
+    """`store verify` and `rebuild-queues` went by RocketMQ's own levels there."""
+    settings = classic_settings(tmp_path, "m", "async_master", pair_ports("m", "s"), **{"broker.delay_levels": "1s 7m"})
+
+    async def started_and_ended() -> None:
+        stopping = asyncio.create_task(asyncio.sleep(0, True))
+        await process.serve(settings, Log("broker", "info", "json"), stopping, Rereading())
+
+    asyncio.run(started_and_ended())
+    assert delay_levels_of(settings.node.data) == (1_000, 420_000)

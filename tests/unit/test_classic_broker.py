@@ -22,6 +22,7 @@ from node.config import ConfigError, load
 from node.ha import keeper
 from node.message_client.link import Link
 from node.message_store.errors import MessageStoreError
+from node.message_store.queue_units import SCHEDULE_TOPIC
 from node.message_store.write_files import OsDisk
 from node.rocketmq.bodies import delay_offsets_answer, offsets_answer
 from node.rocketmq.codes import Answer, Request
@@ -30,7 +31,7 @@ from node.rocketmq.header_fields import read_header
 from node.rocketmq.headers import SendAnswer
 from node.views.ha import HaView
 from tests.unit.broker_kit import pull_fields
-from tests.unit.classic_kit import classic, classic_settings, pair_ports, pulled, story, two
+from tests.unit.classic_kit import Served, classic, classic_settings, pair_ports, pulled, story, two
 from tests.unit.engine_kit import until
 
 READS = {"ha.slave_read_enable": "true"}
@@ -226,6 +227,26 @@ async def test_a_delayed_message_whose_delivery_meets_a_failed_write_is_delivere
         assert not master.broker._tables.delays
     async with classic(settings) as master, master.client() as client:
         assert await pulled(client, 1) == [b"late"]
+
+
+@story
+async def test_units_say_when_a_delayed_message_is_due_by_the_configured_levels(tmp_path: Path) -> None:
+    """By RocketMQ's own: `store verify` called them damaged, and a Java broker that took over delivered too early."""
+
+    def check(served: Served) -> None:
+        reads = served.broker.reads
+        [(_place, _size, code)] = reads.units(SCHEDULE_TOPIC, 0, 0, 1)
+        assert code == reads.stored_at_ms(SCHEDULE_TOPIC, 0, 0) + 7 * 60_000
+
+    levels = {"broker.delay_levels": "7m"}
+    async with two(tmp_path, "async_master", **levels) as (master, slave), master.client() as client:
+        await client.send(b"late", i="DELAY\x011")
+        await until(lambda: slave.broker.store.end_position == master.broker.store.end_position > 0)
+        check(master)
+        check(slave)
+    (tmp_path / "s/quorumscope/dispatched").unlink()  # they are written anew
+    async with classic(classic_settings(tmp_path, "s", "slave", pair_ports("m", "s"), **levels)) as slave:
+        check(slave)
 
 
 @story

@@ -104,7 +104,7 @@ def open_files(settings: Settings, sizes: DerivedSizes | None = None) -> Classic
         flush = FlushMode.SYNC_FLUSH if settings.node.flush is NodeFlush.SYNC else FlushMode.ASYNC_FLUSH
         own = LocalSettings(
                 settings.store.mapped_file_size_for_entry_data_bytes, flush, settings.ha.sync_flush_timeout_ms,
-                sizes=sizes, delay_levels=len(settings.broker.delay_levels_ms),
+                sizes=sizes, delay_levels_ms=settings.broker.delay_levels_ms,
             )  # fmt: skip
         store = LocalMessageStore(root, own, wall_ms, elapsed_ms=now_ms, free_bytes=FreeSpace(root))
     except BaseException:

@@ -11,6 +11,7 @@ from typing import Final
 
 from node.broker.classic.broker import ClassicBroker, open_files
 from node.broker.client_port import ClientPort, listen, not_listening
+from node.broker.java_conf import keep_conf
 from node.collector import Collector
 from node.config import Settings, split_address
 from node.down_reason import clear_reason
@@ -37,6 +38,7 @@ async def serve(settings: Settings, log: Log, stopping: asyncio.Task[bool], rere
     collector = Collector(asyncio.get_running_loop())
     collector.start()
     try:
+        keep_conf(settings, log)
         clients = ClientPort(broker)
         running = asyncio.create_task(broker.run())
         try:

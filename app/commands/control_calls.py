@@ -20,6 +20,7 @@ from node.views.reading import Unreadable, read
 from node.views.state import StateView
 
 HTTP_TIMEOUT_S: Final = 5.0
+CHANGE_TIMEOUT_S: Final = 15.0  # an engine that is late has 5 s before it is refused, and a look at a change 5 s more
 SILENT_AFTER_S: Final = 2.0  # who has said nothing for so long is called silent; one that is busy takes less
 CONTROL_ANSWER_BYTES_MAX: Final = 16 << 20
 MAY_BE_DONE: Final = frozenset({500, 502, 504})  # of a change: it failed in the midst of it, or behind a proxy
@@ -43,7 +44,7 @@ def control_state(
 
 def control_call(
     method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
-    *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
+    *, tls: ssl.SSLContext | None = None, within_s: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One call of a control plane's API; a body makes it a change; `tls`: None for this machine's authorities.
 
@@ -62,7 +63,7 @@ def control_call(
 
 def control_answer(
     method: str, url: str, resource: str, token: str | None, body: dict[str, Any] | None = None,
-    *, tls: ssl.SSLContext | None = None, within_s: float = HTTP_TIMEOUT_S,
+    *, tls: ssl.SSLContext | None = None, within_s: float | None = None,
 ) -> tuple[int, dict[str, Any]]:  # fmt: skip
     """The same, but that a problem is an answer as well, unless the caller is not allowed to, or what was to be changed
     may have been. Raises Failure."""
@@ -80,6 +81,8 @@ def control_answer(
     headers = {"accept": "application/json", "accept-encoding": "identity"}
     headers |= {"authorization": f"Bearer {token}"} if token else {}
     address = f"{base}/api/v1/{resource}".rstrip("/")
+    if within_s is None:
+        within_s = HTTP_TIMEOUT_S if method == "GET" else CHANGE_TIMEOUT_S
     timeout = httpx2.Timeout(min(HTTP_TIMEOUT_S, within_s), read=within_s)
     try:
         with (

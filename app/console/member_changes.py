@@ -32,7 +32,7 @@ KIND: Final = "member_change"
 POLL_S: Final = 0.25
 # A leader without a quorum steps down and says so; what is not over by then is not known to end.
 ENDS_WITHIN_S: Final = 60.0
-PREFLIGHT_S: Final = 6.0
+PREFLIGHT_S: Final = 12.0  # a leader's engine that is late has 5 s, and 5 s more to look at the change
 
 
 class MemberChange(NamedTuple):

@@ -23,6 +23,7 @@ from app.console.console import Console
 from app.console.errors import ConsoleError, NodeUnreachable
 from app.console.live import Fragment, LiveKey
 from app.console.messages_view import MemberBroker
+from app.console.transfers import BEGUN_WITHIN_S
 from app.health.group_view import GroupView
 from app.health.pair_links import slaves_of
 from app.security.roles import RIGHTS, Right
@@ -91,7 +92,7 @@ async def ask(
 async def change(console: Console, cluster_id: str, kind: type[A], method: str, path: str, body: Any) -> A:
     """By the leader's control plane. Raises ConsoleError."""
     _, url = console.control_url(cluster_id, None)
-    return read(kind, await console.nodes.json(method, url, path, json=body))
+    return read(kind, await console.nodes.json(method, url, path, json=body, timeout_s=BEGUN_WITHIN_S))
 
 
 def teller(view: GroupView) -> str:

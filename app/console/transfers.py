@@ -19,6 +19,7 @@ Json = dict[str, Any]
 POLL_S = 0.25
 # Beyond its own deadline the leader has this long to say how it went.
 GRACE_S = 5.0
+BEGUN_WITHIN_S = 15.0  # a member's engine that is late has 5 s, and its leader's look at a change as long again
 FORGOTTEN = "forgotten"
 MAY_BE_DONE = frozenset({500, 502, 504})
 STATES = frozenset({RUNNING, DONE, FAILED, CANCELLED, UNKNOWN})
@@ -100,7 +101,7 @@ async def begun(nodes: Nodes, method: str, url: str, path: str, **more: Any) -> 
     """The operation that a member begins. Raises NodeRefused where it begins none, NodeUnreachable where nobody knows:
     also where it failed in the midst of it, or a proxy had no answer of it."""
     try:
-        return await nodes.json(method, url, path, **more)
+        return await nodes.json(method, url, path, **{"timeout_s": BEGUN_WITHIN_S} | more)
     except NodeRefused as refusal:
         if refusal.node_status not in MAY_BE_DONE:
             raise

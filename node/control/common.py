@@ -18,7 +18,7 @@ from node.control.log_files import LogFiles
 from node.control.operations import Operations
 from node.control.problems import Problem
 from node.control.shared_work import SharedWork
-from node.control.snapshots import Snapshots
+from node.control.snapshots import LATE_S, Snapshots
 from node.paging import page
 from node.protocol.codes import ResponseCode
 from node.rereading import Rereading
@@ -141,10 +141,11 @@ def not_leader(state: StateView, **extra: Any) -> Problem:
     return Problem(421, "Not the leader", f"{state.leader_id} leads; send this to it.", code=code, **where, **extra)
 
 
-async def state_to_act_on(parts: Parts, if_term: int | None) -> StateView:
-    """For a call that changes something. Raises Problem: the engine does not answer, or is in another term than the
-    caller looked at."""
-    state = await parts.snapshots.get(StateView)
+async def state_to_act_on(parts: Parts, if_term: int | None, within_s: float = LATE_S) -> StateView:
+    """For a call that changes something: an operator's action must not be refused for an engine that is late once, so
+    it has up to LATE_S to answer, and less where the caller's own time ends sooner. Raises Problem: the engine does not
+    answer, or is in another term than the caller looked at."""
+    state = await parts.snapshots.get_late(StateView, min(LATE_S, within_s))
     if state.engine != "ok":
         raise engine_away(state)
     check_term(if_term, state)

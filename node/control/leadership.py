@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Path, Response
 from node.control.common import Cursor, Json, Limit, Parts, PartsDep, not_leader, state_to_act_on
 from node.control.operations import located, unknown
 from node.control.problems import Problem
+from node.control.snapshots import LATE_S
 from node.openapi_statuses import says
 from node.protocol.codes import RequestCode, ResponseCode
 from node.views.answers import DryRun, Operation, OperationList
@@ -29,7 +30,8 @@ async def transfer(body: Transfer, parts: PartsDep, response: Response, key: Key
     known = parts.operations.earlier("leadership_transfer", key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await state_to_act_on(parts, body.if_term)
+    within_s = LATE_S if body.deadline_ms is None else body.deadline_ms / 1000
+    state = await state_to_act_on(parts, body.if_term, within_s)
     check(body, state)
     if body.dry_run:
         response.status_code = 200

@@ -19,7 +19,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from node.control.broker_link import NOT_STORED, BrokerLink, Json, broker_away, changed, refusal, unknown
-from node.control.common import INT64_MAX, Parts, PartsDep, check_term, not_leader
+from node.control.common import INT64_MAX, Parts, PartsDep, not_leader, state_to_act_on
 from node.control.entries import raw_bytes
 from node.control.messages import check_name, epoch_ms, link_of, timed
 from node.control.problems import Problem
@@ -45,7 +45,6 @@ from node.rocketmq.headers import (
 from node.rocketmq.java_json import BodyError, items_in, load, number_in
 from node.views.message_answers import OffsetsReset, Produced, Topic, TopicDeleted
 from node.views.request_body import RequestBody
-from node.views.state import StateView
 
 router = APIRouter(prefix="/api/v1", tags=["messages"])
 PRODUCER_GROUP: Final = "quorumscope-control"
@@ -198,8 +197,7 @@ async def reset(parts: PartsDep, consumer_group: str, body: Reset) -> Json:
         )
     link = link_of(parts)
     group = await link.json("group", group=check_name(consumer_group))
-    state = await parts.snapshots.get(StateView)
-    check_term(body.if_term, state)
+    state = await state_to_act_on(parts, body.if_term)
     if not body.dry_run and (await link.broker()).role != "MASTER":
         raise not_leader(state, outcome=NOT_STORED)
     wants = [one["client_id"] for one in group["members"]]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from node.control.common import INT64_MAX, Json, Parts, PartsDep, check_term, engine_away
+from node.control.common import INT64_MAX, Json, Parts, PartsDep, check_term, state_to_act_on
 from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
 from node.control.leadership import STARTED, Key
 from node.control.operations import act, located
@@ -48,13 +47,15 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
     known = parts.operations.earlier("restart", key, asked)
     if known is not None and not body.dry_run:
         return located(response, known)
-    state = await state_for(parts, body.what)
-    check_term(body.if_term, state)
-    if body.what == "engine":
+    if body.what == "engine":  # a silent one can be ended: whoever asks for that does not wait for it
+        state = await parts.snapshots.get(StateView)
+        check_term(body.if_term, state)
         check_engine(state, force=body.force)
         work: Callable[[], Awaitable[Json]] = partial(another_engine, parts, parts.snapshots.last_boot_id())
     else:
-        check_machine(parts, state, force=body.force)
+        check_kind(parts)
+        state = await state_to_act_on(parts, body.if_term)
+        check_machine(state, force=body.force)
         work = partial(another_machine, parts)
     if body.dry_run:
         response.status_code = 200
@@ -62,16 +63,6 @@ async def restart(parts: PartsDep, response: Response, body: Restart | None = No
         return {"dry_run": True, "would": f"end the {words} of {state.self_id} and start it again"}
     operation = parts.operations.start("restart", key, asked, state.self_id or "", work)
     return located(response, operation)
-
-
-async def state_for(parts: Parts, what: str) -> StateView:
-    """A silent engine can be ended, and cannot end its state machine: that one is given longer to answer, or an
-    operator's action would be refused for an engine that is late once."""
-    state = await parts.snapshots.get(StateView)
-    if what == "state_machine" and state.engine == "stale":
-        with suppress(EngineAway, EngineSilent, EngineRefused):
-            return await parts.snapshots.ask(StateView, timeout_s=ASK_S)
-    return state
 
 
 def check_engine(state: StateView, *, force: bool) -> None:
@@ -87,12 +78,14 @@ def check_engine(state: StateView, *, force: bool) -> None:
         raise Problem(409, "The engine answers", text)
 
 
-def check_machine(parts: Parts, state: StateView, *, force: bool) -> None:
+def check_kind(parts: Parts) -> None:
     """Raises Problem."""
     if not parts.settings.node.state_machine:
         raise Problem(409, "No state machine", "This group has no state machine: only its log is replicated.")
-    if state.engine != "ok":
-        raise engine_away(state)
+
+
+def check_machine(state: StateView, *, force: bool) -> None:
+    """Raises Problem."""
     if any(one.code == "applier_silent" for one in state.alarms or ()):
         return  # it hangs, though nothing is left to apply
     applied, committed = applied_and_committed(state)

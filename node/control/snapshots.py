@@ -16,6 +16,7 @@ from node.config import Settings
 from node.control.data_look import DataLook
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
+from node.control.shared_work import SharedWork
 from node.protocol.codes import RequestCode
 from node.views.base import AnswerView, UnknownView
 from node.views.closures import ClosuresView
@@ -29,6 +30,8 @@ from node.views.state import DiskView, LogView, PeerView, StateView
 V = TypeVar("V", bound=AnswerView)
 CACHE_S = 0.05
 TIMEOUT_S = 0.4
+LATE_S = 5.0  # before an operator's action is refused
+LATE_PAUSE_S = 0.1  # between two questions to one that closes its connections
 EVENTS_KEPT = 16
 NAMES: Final[Mapping[type[AnswerView], str]] = {view: name for name, view in VIEWS.items()}
 # What a leader's views say where no engine runs.
@@ -60,6 +63,7 @@ class Snapshots:
         self.last: dict[str, tuple[float, AnswerView]] = {}
         self.missed: dict[str, tuple[float, AnswerView]] = {}  # what stood in for an answer
         self.locks: dict[str, asyncio.Lock] = {}
+        self.late: SharedWork[AnswerView] = SharedWork(len(VIEWS))  # what is asked of an engine that is late
         self.unheard_since: str | None = None
         self.events_after: dict[str | None, tuple[float, asyncio.Future[EventsView]]] = {}
         self.data_look: DataLook[str | None] | None = None  # why no engine runs
@@ -77,17 +81,42 @@ class Snapshots:
             if missed is not None and missed[0] > came_s:  # it was found out while this caller waited
                 return cast(V, missed[1])
             try:
-                answer = await self.ask(view)
-            except EngineAway as error:
-                instead = await self.without_engine(view, "down", await self.down_reason(error))
-            except (EngineSilent, EngineRefused) as error:
-                instead = await self.without_engine(view, "stale", str(error))
-            else:
-                self.unheard_since = None
-                self.last[what] = (now_s(), answer)
-                return answer
+                return await self.heard(view, TIMEOUT_S)
+            except (EngineAway, EngineSilent, EngineRefused) as error:
+                instead = await self.stand_in(view, error)
             self.missed[what] = (now_s(), instead)
             return instead
+
+    async def get_late(self, view: type[V], within_s: float) -> V:
+        """The same for whoever is about to change something: an engine that is late (a busy disk, a busy machine) has
+        so long to answer, LATE_S at most. However many wait, it is asked once for all of them."""
+        said = await self.get(view)
+        if said.engine != "stale":
+            return said
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    try:
+                        return cast(V, await self.late.get(view, lambda: self.heard(view, LATE_S)))
+                    except EngineSilent:
+                        await asyncio.sleep(LATE_PAUSE_S)
+                    except (EngineAway, EngineRefused) as error:
+                        return await self.stand_in(view, error)
+        except TimeoutError:
+            return said.model_copy(update={"engine_reason": f"no answer within {within_s:g} s"})
+
+    async def heard(self, view: type[V], timeout_s: float) -> V:
+        """The engine's own answer, which is kept. Raises EngineAway, EngineSilent, EngineRefused."""
+        answer = await self.ask(view, timeout_s=timeout_s)
+        self.unheard_since = None
+        self.last[NAMES[view]] = (now_s(), answer)
+        return answer
+
+    async def stand_in(self, view: type[V], error: Exception) -> V:
+        """What there is in place of the engine's answer."""
+        if isinstance(error, EngineAway):
+            return await self.without_engine(view, "down", await self.down_reason(error))
+        return await self.without_engine(view, "stale", str(error))
 
     def outdate(self) -> None:
         """After a write through this control plane: whoever asks next sees it."""

@@ -156,9 +156,7 @@ async def release(parts: PartsDep, owner: Owner) -> Response:
 
 
 async def asked(parts: Parts, fields: Json) -> Json:
-    state = await parts.snapshots.get(StateView)
-    if state.engine != "ok":
-        raise engine_away(state)
+    await state_to_act_on(parts, None)
     try:
         return await parts.link.json(RequestCode.OPERATOR_ACTION, fields, PIN_ASK_S)
     except (EngineAway, EngineSilent, EngineRefused) as error:

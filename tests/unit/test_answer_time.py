@@ -47,6 +47,7 @@ def test_a_head_without_end_ends_a_command(
     method: str, code: Exit, dripping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_calls, "CONTROL_ANSWER_S", 0.5 - control_calls.HTTP_TIMEOUT_S)
+    monkeypatch.setattr(control_calls, "CHANGE_TIMEOUT_S", control_calls.HTTP_TIMEOUT_S)
     with pytest.raises(Failure, match="did not end its answer") as failed:
         control_call(method, dripping, "state", None)
     assert failed.value.code == code

@@ -183,7 +183,7 @@ def test_a_trim_that_is_refused_in_a_later_round_says_what_went() -> None:
 def test_a_dry_run_and_a_release_that_are_refused_say_so() -> None:
     """It was "the engine does not answer", and 204 for a pin that was still there."""
 
-    async def get(_: object) -> StateView:
+    async def get(*_: object) -> StateView:
         return state()
 
     def refused(work: Any) -> tuple[int, str]:
@@ -193,7 +193,7 @@ def test_a_dry_run_and_a_release_that_are_refused_say_so() -> None:
 
     expected = 409, REFUSALS[0]["detail"]
     assert refused(trim.would(parts_of(Link(REFUSALS[0])), trim.Trim(through_index=9))) == expected
-    assert refused(trim.release(parts_of(Link(REFUSALS[0]), get=get), "audit")) == expected
+    assert refused(trim.release(parts_of(Link(REFUSALS[0]), get_late=get), "audit")) == expected
 
 
 # --- transfers and members --------------------------------------------------------------------------------------------
@@ -364,12 +364,11 @@ def test_a_state_machine_that_does_not_go_on_is_said_with_what_keeps_it(monkeypa
 
 @pytest.mark.parametrize(("applied", "is_refused"), [(8, False), (9, True), (None, False)])
 def test_a_state_machine_that_goes_on_is_ended_with_force_only(applied: int | None, is_refused: bool) -> None:
-    settings = SimpleNamespace(node=SimpleNamespace(state_machine="kv"))
     seen = state(log=LogView(applied_index=applied, committed_index=9))
 
     def refused(*, force: bool) -> bool:
         try:
-            restart.check_machine(SimpleNamespace(settings=settings), seen, force=force)  # type: ignore[arg-type]
+            restart.check_machine(seen, force=force)
         except Exception as problem:
             assert getattr(problem, "status", None) == 409
             return True

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -19,6 +18,7 @@ from node.control import restart
 from node.control.app import create_app
 from node.control.engine_link import EngineAway, EngineSilent
 from node.control.problems import Problem
+from node.control.snapshots import CACHE_S
 from node.protocol.codes import RequestCode
 from node.views.state import StateView
 
@@ -50,9 +50,15 @@ class Engine:
         self.state: Json = {"role": "LEADER", "leader_id": "n0"}
         self.answer: Json = dict(ANSWER)
         self.changes: list[Json] = []
+        self.late_s = 0.0  # it takes so long to answer what it is asked of its state
+        self.asked_within_s: list[float] = []
 
-    async def json(self, code: RequestCode, fields: Json, _timeout_s: float) -> Json:
+    async def json(self, code: RequestCode, fields: Json, timeout_s: float) -> Json:
         if code is RequestCode.INTROSPECT:
+            self.asked_within_s.append(timeout_s)
+            await asyncio.sleep(0)
+            if self.late_s >= timeout_s:
+                raise EngineSilent(f"no answer within {timeout_s:g} s")
             if self.state.get("engine") == "down":
                 raise EngineAway("refused")
             known = {"as_of": "now", "engine": "ok", "self_id": "n0", "boot_id": "b", "term": 3, "peers": PEERS}
@@ -63,10 +69,11 @@ class Engine:
 
 
 Work = Callable[[Engine, httpx2.AsyncClient], Awaitable[None]]
+Plane = Callable[..., None]
 
 
 @pytest.fixture
-def with_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], None]:
+def with_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plane:
     """A control plane that was started by `quorumscope node`."""
     engine = Engine()
 
@@ -79,10 +86,12 @@ def with_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Wor
     monkeypatch.setattr(restart, "LOOK_S", 0.0)
     monkeypatch.setattr(restart, "FOLLOWED_S", 0.05)
 
-    def run(work: Work) -> None:
+    def run(work: Work, **settings: str) -> None:
         async def both() -> None:
             peers = ";".join(f"{one['id']}-{one['address']}" for one in PEERS)
-            app = create_app(load({"node.id": "n0", "node.data": str(tmp_path), "peers": peers}, environ={}))
+            app = create_app(
+                load({"node.id": "n0", "node.data": str(tmp_path), "peers": peers, **settings}, environ={})
+            )
             app.state.parts.link.json = engine.json
             transport = httpx2.ASGITransport(app=app)
             async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1/api/v1") as client:
@@ -112,7 +121,7 @@ async def ended(client: httpx2.AsyncClient, started: httpx2.Response) -> Json:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_dry_run_changes_nothing_and_says_what_would_follow(name: str, with_plane: Callable[[Work], None]) -> None:
+def test_a_dry_run_changes_nothing_and_says_what_would_follow(name: str, with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         said = await send(client, name, key="a-key", dry_run=True)
         assert said.status_code == 200 and said.json()["dry_run"] is True and said.json()["would"]
@@ -123,7 +132,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_follow(name: str, with_pl
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_was_decided_for_another_term_is_refused(name: str, with_plane: Callable[[Work], None]) -> None:
+def test_what_was_decided_for_another_term_is_refused(name: str, with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         for dry_run in (False, True):
             said = await send(client, name, if_term=2, dry_run=dry_run)
@@ -134,7 +143,7 @@ def test_what_was_decided_for_another_term_is_refused(name: str, with_plane: Cal
     with_plane(work)
 
 
-def test_an_engine_of_which_no_term_is_known_is_not_ended_for_one(with_plane: Callable[[Work], None]) -> None:
+def test_an_engine_of_which_no_term_is_known_is_not_ended_for_one(with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         engine.state = {"role": None, "term": None}
         said = await send(client, "restart", if_term=3)
@@ -145,7 +154,7 @@ def test_an_engine_of_which_no_term_is_known_is_not_ended_for_one(with_plane: Ca
 
 
 @pytest.mark.parametrize("name", AT_LEADER)
-def test_what_the_leader_decides_is_asked_of_it_alone(name: str, with_plane: Callable[[Work], None]) -> None:
+def test_what_the_leader_decides_is_asked_of_it_alone(name: str, with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         engine.state = {"role": "FOLLOWER", "leader_id": "n1"}
         said = await send(client, name)
@@ -156,7 +165,7 @@ def test_what_the_leader_decides_is_asked_of_it_alone(name: str, with_plane: Cal
 
 
 @pytest.mark.parametrize("name", TERMED)
-def test_nothing_is_begun_at_an_engine_that_is_down(name: str, with_plane: Callable[[Work], None]) -> None:
+def test_nothing_is_begun_at_an_engine_that_is_down(name: str, with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         engine.state = {"engine": "down"}
         assert (await send(client, name)).status_code == 503
@@ -166,7 +175,7 @@ def test_nothing_is_begun_at_an_engine_that_is_down(name: str, with_plane: Calla
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_one_key_is_one_operation(name: str, with_plane: Callable[[Work], None]) -> None:
+def test_one_key_is_one_operation(name: str, with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         first = await send(client, name, key="a-key")
         assert first.status_code == 202
@@ -182,7 +191,7 @@ def test_one_key_is_one_operation(name: str, with_plane: Callable[[Work], None])
 
 
 @pytest.mark.parametrize("name", [one for one in AT_LEADER if one != "transfer"])
-def test_a_change_that_the_pre_flight_refuses_is_not_asked_for(name: str, with_plane: Callable[[Work], None]) -> None:
+def test_a_change_that_the_pre_flight_refuses_is_not_asked_for(name: str, with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         engine.answer["refused"] = {"code": 501, "detail": "another change is under way"}
         said = await send(client, name)
@@ -203,7 +212,7 @@ def test_a_change_that_the_pre_flight_refuses_is_not_asked_for(name: str, with_p
     ],
 )
 def test_the_engine_is_asked_for_the_very_change_in_the_term_it_was_decided_for(
-    name: str, asked: Json, with_plane: Callable[[Work], None]
+    name: str, asked: Json, with_plane: Plane
 ) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         await ended(client, await send(client, name, if_term=3))
@@ -212,7 +221,7 @@ def test_the_engine_is_asked_for_the_very_change_in_the_term_it_was_decided_for(
     with_plane(work)
 
 
-def test_a_learner_that_stays_one_is_added_as_one_and_replaces_nobody(with_plane: Callable[[Work], None]) -> None:
+def test_a_learner_that_stays_one_is_added_as_one_and_replaces_nobody(with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         assert (await send(client, "replace", learner=True)).status_code == 422 and engine.changes == []
         await ended(client, await send(client, "add", learner=True))
@@ -221,7 +230,7 @@ def test_a_learner_that_stays_one_is_added_as_one_and_replaces_nobody(with_plane
     with_plane(work)
 
 
-def test_a_transfer_goes_to_a_member_that_there_is_and_not_to_the_leader(with_plane: Callable[[Work], None]) -> None:
+def test_a_transfer_goes_to_a_member_that_there_is_and_not_to_the_leader(with_plane: Plane) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         assert (await send(client, "transfer", to="n9")).status_code == 422
         assert (await send(client, "transfer", to="n0")).status_code == 409
@@ -232,7 +241,7 @@ def test_a_transfer_goes_to_a_member_that_there_is_and_not_to_the_leader(with_pl
 
 @pytest.mark.parametrize(("state", "force", "status"), [("ok", False, 409), ("ok", True, 202), ("down", True, 409)])
 def test_an_engine_that_answers_is_ended_with_force_only(
-    state: str, force: bool, status: int, with_plane: Callable[[Work], None]
+    state: str, force: bool, status: int, with_plane: Plane
 ) -> None:
     async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
         if state == "down":
@@ -246,33 +255,70 @@ def test_an_engine_that_answers_is_ended_with_force_only(
 @pytest.mark.parametrize(("applied", "alarms", "goes"), [(9, [], False), (8, [], True), (9, ["applier_silent"], True)])
 def test_a_state_machine_that_hangs_is_ended_without_force(applied: int, alarms: list[str], goes: bool) -> None:
     """One that was asked and gave no answer hangs, too: the command that the console prints for it was refused."""
-    parts: Any = SimpleNamespace(settings=SimpleNamespace(node=SimpleNamespace(state_machine="kv")))
     said = {"as_of": "2026-11-30T04:00:00Z", "engine": "ok", "group": "g", "self_id": "n0", "peers": []}
     log = {"applied_index": applied, "committed_index": 9}
     state = StateView.model_validate(said | {"log": log, "alarms": [{"code": one} for one in alarms]})
     if goes:
-        restart.check_machine(parts, state, force=False)
+        restart.check_machine(state, force=False)
     else:
         with pytest.raises(Problem, match="all that is committed"):
-            restart.check_machine(parts, state, force=False)
+            restart.check_machine(state, force=False)
 
 
-@pytest.mark.parametrize(("what", "late", "expected"), [
-    ("state_machine", False, "ok"), ("state_machine", True, "stale"), ("engine", False, "stale"),
-])  # fmt: skip
-def test_an_engine_that_is_late_once_can_end_its_state_machine(what: str, late: bool, expected: str) -> None:
-    """On a busy machine it gave no answer within 0.4 s, and the command that the console prints was refused."""
-    said = {"as_of": "2026-11-30T04:00:00Z", "group": "g", "self_id": "n0", "peers": []}
+PATIENT: dict[str, tuple[str, str, Json | None]] = {
+    **TERMED, "scrub": ("POST", "/scrub", {}), "repair": ("POST", "/repairs", {}),
+    "pin": ("PUT", "/pins/audit", {"from_index": 3, "for_s": 60}), "release": ("DELETE", "/pins/audit", None),
+    "state machine": ("POST", "/restart", {"what": "state_machine", "force": True}),
+}  # fmt: skip
 
-    class Once:
-        async def get(self, view: type[StateView]) -> StateView:
-            return view.model_validate(said | {"engine": "stale", "engine_reason": "no answer within 0.4 s"})
 
-        async def ask(self, view: type[StateView], *, timeout_s: float) -> StateView:
-            assert timeout_s >= 1
-            if late:
-                raise EngineSilent("no answer within 5 s")
-            return view.model_validate(said | {"engine": "ok"})
+@pytest.mark.parametrize("name", PATIENT)
+def test_an_engine_that_is_late_once_has_time_for_an_operators_action(name: str, with_plane: Plane) -> None:
+    """On a busy machine it gave no answer within 0.4 s, and a transfer, say, was refused with 503; reads wait for
+    nobody."""
 
-    parts: Any = SimpleNamespace(snapshots=Once())
-    assert asyncio.run(restart.state_for(parts, what)).engine == expected
+    async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
+        method, path, body = PATIENT[name]
+        engine.late_s = 2.0
+        said = await client.request(method, path, json=body)
+        assert said.status_code in (200, 202, 204), said.text
+        engine.late_s, engine.asked_within_s[:] = 1000.0, []
+        await asyncio.sleep(CACHE_S)
+        assert (await client.get("/state")).json()["engine"] == "stale"
+        assert max(engine.asked_within_s) < 1
+
+    with_plane(work, **{"node.state_machine": "kv"})
+
+
+@pytest.mark.parametrize("name", PATIENT)
+def test_one_that_hangs_is_refused_for_what_needs_it(
+    name: str, monkeypatch: pytest.MonkeyPatch, with_plane: Plane
+) -> None:
+    monkeypatch.setattr("node.control.common.LATE_S", 0.5)
+
+    async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
+        method, path, body = PATIENT[name]
+        engine.late_s = 1000.0
+        said = await client.request(method, path, json=body)
+        assert said.status_code == 503 and said.headers["retry-after"]
+        assert "no answer within 0.5 s" in said.json()["detail"] and engine.changes == []
+
+    with_plane(work, **{"node.state_machine": "kv"})
+
+
+def test_an_engine_that_hangs_is_ended_without_a_wait_for_it(with_plane: Plane) -> None:
+    async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
+        engine.late_s = 1000.0
+        assert (await send(client, "restart", force=False)).status_code == 202
+        assert engine.asked_within_s[0] < 1
+
+    with_plane(work)
+
+
+def test_a_transfer_that_has_less_time_waits_no_longer(with_plane: Plane) -> None:
+    async def work(engine: Engine, client: httpx2.AsyncClient) -> None:
+        engine.late_s = 1000.0
+        said = await send(client, "transfer", deadline_ms=600)
+        assert said.status_code == 503 and "no answer within 0.6 s" in said.json()["detail"]
+
+    with_plane(work)

@@ -11,7 +11,7 @@ import pytest
 from node.config import Settings, load
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineSilent
 from node.control.log_files import LogFiles
-from node.control.snapshots import Snapshots
+from node.control.snapshots import LATE_S, Snapshots
 from node.engine.engine import Engine
 from node.protocol.codes import RequestCode, VoterState
 from node.protocol.group_id import group_id_of
@@ -137,7 +137,7 @@ def test_who_is_gone_has_no_role_and_who_is_silent_has_its_last(tmp_path: Path, 
         )
         snapshots.last["state"] = -1.0, said
 
-        async def ask(*_: object) -> StateView:
+        async def ask(*_: object, **__: object) -> StateView:
             raise EngineAway("refused") if engine == "down" else EngineSilent("no answer")
 
         snapshots.ask = ask  # type: ignore[method-assign, assignment]
@@ -156,7 +156,7 @@ def test_however_many_ask_for_a_silent_engine_it_is_asked_once_for_all_who_wait(
         settings = settings_of(tmp_path, free_ports(1)[0])
         snapshots, asked, silent = Snapshots(settings, EngineLink(settings), LogFiles(settings)), 0, asyncio.Event()
 
-        async def ask(*_: object) -> StateView:
+        async def ask(*_: object, **__: object) -> StateView:
             nonlocal asked
             asked += 1
             await silent.wait()
@@ -168,6 +168,30 @@ def test_however_many_ask_for_a_silent_engine_it_is_asked_once_for_all_who_wait(
         silent.set()
         assert {one.engine for one in await asyncio.gather(*first)} == {"stale"} and asked == 1
         assert (await snapshots.get(StateView)).engine == "stale" and asked == 2  # who comes later asks anew
+
+    asyncio.run(both())
+
+
+def test_however_many_wait_for_a_late_engine_it_is_asked_once(tmp_path: Path) -> None:
+    async def both() -> None:
+        settings = settings_of(tmp_path, free_ports(1)[0])
+        snapshots, asked, late = Snapshots(settings, EngineLink(settings), LogFiles(settings)), 0, asyncio.Event()
+        state = (await snapshots.state_from_files()).model_copy(update={"engine": "ok"})
+
+        async def ask(*_: object, timeout_s: float) -> StateView:
+            nonlocal asked
+            if timeout_s < 1:
+                raise EngineSilent("no answer within 0.4 s")
+            asked += 1
+            await late.wait()
+            return state
+
+        snapshots.ask = ask  # type: ignore[method-assign, assignment]
+        waiting = [asyncio.create_task(snapshots.get_late(StateView, LATE_S)) for _ in range(8)]
+        await until(lambda: asked == 1)
+        waiting[0].cancel()  # whoever goes away leaves the answer to the others
+        late.set()
+        assert {one.engine for one in await asyncio.gather(*waiting[1:])} == {"ok"} and asked == 1
 
     asyncio.run(both())
 

@@ -56,11 +56,11 @@ def test_that_nothing_was_changed_is_said_where_nothing_was(
 ) -> None:
     taken = answers.count(TAKEN)
 
-    async def state(_view: object) -> StateView:
+    async def state(*_: object) -> StateView:
         return StateView(engine="ok", self_id="n0", term=3, leader_id="n1", peers=(), alarms=())
 
     async def work() -> None:
-        parts: Any = SimpleNamespace(broker=Broker(list(answers)), snapshots=SimpleNamespace(get=state))
+        parts: Any = SimpleNamespace(broker=Broker(list(answers)), snapshots=SimpleNamespace(get=state, get_late=state))
         body = Reset(topic="T", to="latest")
         if outcome is None:
             assert [one["after"] for one in (await reset(parts, "G", body))["items"]] == [9, 9, 9]

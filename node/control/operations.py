@@ -2,7 +2,7 @@
 
 Invariants: a caller's Idempotency-Key with the same call finds the first operation, with another call nothing (422),
 and never another caller's; every operation gets exactly one end, and one whose answer never came ends `unknown`.
-Bounded: the oldest that ended make room.
+Bounded: so many of one kind run at a time, and the oldest that ended make room.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from node.protocol.codes import RequestCode, ResponseCode
 Json = dict[str, Any]
 T = TypeVar("T")
 KEPT_MAX = 1000
+RUNNING_MAX = 16  # of one kind: each asks the engine several times a second; no kind takes another one's places
 RUNNING = "running"
 DECLINES = range(400, 500)  # the response codes of requests that were refused before anything was done
 IN_ROUNDS = frozenset({"trim"})  # kinds that ask the engine again and again, and can end between two of these requests
@@ -61,9 +62,10 @@ class Operations:
     def start(
         self, kind: str, key: str | None, asked: Json, progress: str, work: Callable[[], Awaitable[Json]]
     ) -> Json:
-        """`work` returns the end, {state, outcome} or {state, problem}; see `end_of`."""
+        """`work` returns the end, {state, outcome} or {state, problem}; see `end_of`. Raises Problem: nothing began."""
         if (known := self.earlier(kind, key, asked)) is not None:
             return known
+        self.check_room(kind)
         operation: Json = {
             "id": str(uuid.uuid4()),
             "kind": kind,
@@ -76,6 +78,16 @@ class Operations:
         row = self.started(operation, asked)
         self.background.run(f"operation {kind} {operation['id']}", self.run(operation, work, row))
         return operation
+
+    def check_room(self, kind: str) -> None:
+        """Raises Problem."""
+        running = sum(one["state"] == RUNNING and one["kind"] == kind for one in self.kept.values())
+        if running >= RUNNING_MAX:
+            text = (
+                f"{running} operations of this kind ({kind}) run at this node, as many as it takes: ask again when one"
+                " has ended; GET operations lists them. Nothing was started."
+            )
+            raise Problem(503, "Too many operations", text, headers={"retry-after": "1"})
 
     def keep(self, operation: Json, key: str | None, said: str) -> None:
         self.kept[operation["id"]] = operation

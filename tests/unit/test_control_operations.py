@@ -11,7 +11,7 @@ import pytest
 
 from node.control import leadership, members, repair, restart, trim
 from node.control.engine_link import EngineAway, EngineDeclined, EngineRefused, EngineSilent
-from node.control.operations import RUNNING, Operations
+from node.control.operations import RUNNING, RUNNING_MAX, Operations
 from node.control.problems import Problem
 from node.control.trail import REFUSED_MAX, REFUSED_WITHIN_S, Refusals
 from node.protocol.codes import ResponseCode
@@ -74,6 +74,49 @@ def test_an_operation_that_runs_when_the_control_plane_stops_is_unknown() -> Non
         assert operation["state"] == RUNNING
         await operations.close()
         assert operation["state"] == "unknown" and "stopped" in operation["problem"]["detail"]
+
+    asyncio.run(work())
+
+
+def test_so_many_of_a_kind_run_at_a_time_and_the_next_one_is_refused() -> None:
+    """Each follows what it began until its end, and a scrub may take hours: there was no bound."""
+
+    async def work() -> None:
+        operations, ends = Operations(), asyncio.Event()
+
+        async def scrub() -> Json:
+            await ends.wait()
+            return {"state": "done"}
+
+        begun = [operations.start("scrub", f"key {at}", {}, "", scrub) for at in range(RUNNING_MAX)]
+        with pytest.raises(Problem, match="Nothing was started") as refused:
+            operations.start("scrub", "one more", {}, "", scrub)
+        assert refused.value.status == 503 and refused.value.headers["retry-after"]
+        assert operations.start("scrub", "key 3", {}, "", scrub) is begun[3], "a repeated call starts nothing"
+        assert operations.start("leadership_transfer", None, {}, "", scrub)["state"] == RUNNING, "of another kind"
+        ends.set()
+        await until(lambda: all(one["state"] == "done" for one in begun))
+        assert operations.start("scrub", "one more", {}, "", scrub)["state"] == RUNNING
+        await operations.close()
+
+    asyncio.run(work())
+
+
+def test_those_that_ended_are_kept_up_to_a_bound_and_their_keys_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.control.operations.KEPT_MAX", 3)
+
+    async def work() -> None:
+        operations = Operations()
+
+        async def trim() -> Json:
+            return {"state": "done"}
+
+        for at in range(10):
+            begun = operations.start("trim", f"key {at}", {}, "", trim)
+            await until(lambda begun=begun: begun["state"] == "done")
+        assert len(operations.kept) == len(operations.by_key) == 3
+        assert operations.earlier("trim", "key 9", {}) is not None and operations.earlier("trim", "key 6", {}) is None
+        await operations.close()
 
     asyncio.run(work())
 

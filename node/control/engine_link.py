@@ -114,8 +114,10 @@ class EngineLink:
                 try:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         await dial(connection, self.host, self.port, self.tls)
-                except (OSError, TimeoutError) as error:
-                    why = getattr(error, "strerror", None) or str(error) or "no connection in time"
+                except TimeoutError:  # it is there, and does not go on: stopped in the midst of a TLS handshake, say
+                    raise EngineSilent(f"{self.host}:{self.port}: no connection in time", sent=False) from None
+                except OSError as error:
+                    why = error.strerror or str(error)
                     raise EngineAway(f"{self.host}:{self.port}: {why}") from None
                 self.connection = connection
             connection = self.connection

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from node.config import Settings, load
+from node.control import restart
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineSilent
 from node.control.log_files import LogFiles
 from node.control.snapshots import LATE_S, Snapshots
@@ -87,6 +90,31 @@ def test_its_own_engine_answers(tmp_path: Path) -> None:
         assert await append(link) == 200
 
     beside(tmp_path, work, has=OURS)
+
+
+def test_an_engine_that_hangs_before_its_handshake_is_stale_and_not_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TLS: a control plane that was started beside it said that it does not run, and refused to end it (409)."""
+    monkeypatch.setattr("node.control.engine_link.CONNECT_TIMEOUT_S", 0.2)
+
+    async def both() -> None:
+        hung = socket.create_server(("127.0.0.1", 0))  # the kernel takes connections for it
+        link = EngineLink(settings_of(tmp_path, hung.getsockname()[1]))
+        link.use_tls(ssl.create_default_context())
+        try:
+            with pytest.raises(EngineSilent, match="no connection in time") as silent:
+                await append(link)
+            assert not silent.value.sent
+            state = await Snapshots(link.settings, link, LogFiles(link.settings)).get(StateView)
+            assert state.engine == "stale"
+            restart.check_engine(state, force=False)
+        finally:
+            link.close()
+            hung.close()
+
+    monkeypatch.setattr(restart, "is_supervised", lambda: True)
+    asyncio.run(both())
 
 
 @pytest.mark.parametrize("code", [500, 12345])

@@ -227,6 +227,11 @@ class MemberView(View):
         """When the member itself answered last: that its control plane goes on answering is no word of its engine."""
         return self.unheard_since or self.last_seen
 
+    @property
+    def missing(self) -> tuple[UnknownView, ...]:
+        """What a page says is unknown of it: not the round trips, which a follower never knows."""
+        return tuple(one for one in self.unknown if not one.field.endswith(".rtt_ms"))
+
     def link_to(self, peer_id: str) -> LinkView | None:
         """What it says of its connections to a peer."""
         return None if self.state is None else self.state.link_to(peer_id)

@@ -16,7 +16,7 @@ from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.engine.link_health import LateNs, in_time, link_view
 from node.engine.members_view import members_view
-from node.engine.replication_view import dispatcher, shown, unknown_of, watermark
+from node.engine.replication_view import dispatcher, shown, unknown_of, unknown_of_peer, watermark
 from node.lateness import RECENT_NS
 from node.protocol.codes import Role
 from node.rereading import Rereading
@@ -104,6 +104,8 @@ class Introspection:
             _missing(unknown, "log.applied_index", NOT_SAID)
         if status.log.committed_chain is None:
             _missing(unknown, "log.committed_chain_crc", "no chain is known at the committed index")
+        for one in status.peers:
+            unknown.extend(unknown_of_peer(one, own=one.id == status.self_id, leads=status.role is Role.LEADER))
         return StateView(
             as_of=wall_text(),
             engine="ok",

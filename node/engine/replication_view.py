@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from node.consensus.status import DispatcherStatus, SnapshotStatus, WatermarkStatus
+from node.consensus.status import DispatcherStatus, PeerStatus, SnapshotStatus, WatermarkStatus
 from node.views.base import TEXT_MAX, UnknownView
 from node.views.replication import DispatcherView, QuotaView, SnapshotSentView, TransitionView, WatermarkView
 
@@ -32,6 +32,7 @@ def watermark(mark: WatermarkStatus) -> WatermarkView:
     )
 
 
+ONLY_A_LEADER_TIMES: Final = "only a leader sends heartbeats, by which links are timed"
 # What is null of a member's marks where it is not known.
 MEASURED: Final = ("durable_index", "lag_entries", "lag_bytes", "lag_ms", "last_ack_ms")
 
@@ -41,6 +42,22 @@ def unknown_of(mark: WatermarkStatus) -> Iterator[UnknownView]:
     for name in MEASURED:
         if getattr(mark, name) is None:
             yield UnknownView(field=f"peers.{mark.id}.{name}", reason=why_unknown(mark, name), since=None)
+
+
+def unknown_of_peer(peer: PeerStatus, *, own: bool, leads: bool) -> Iterator[UnknownView]:
+    """What this member does not know of a peer and of the links with it, and why. Its own control plane it knows."""
+    values = {"voter_state": peer.voter_state, "store_id": peer.store_id}
+    if not own:
+        values["control_url"] = peer.api_url
+    for name, value in values.items():
+        if value is None:
+            yield UnknownView(field=f"peers.{peer.id}.{name}", reason=f"{peer.id} has not said it", since=None)
+    if peer.link is not None and peer.link.heard_at_ns is None:
+        reason = f"{peer.id} has not been heard since this member started"
+        yield UnknownView(field=f"links.{peer.id}.last_heard_ms", reason=reason, since=None)
+    if peer.link is not None and peer.link.rtt_ns is None:
+        reason = f"no heartbeat to {peer.id} was timed since it was connected" if leads else ONLY_A_LEADER_TIMES
+        yield UnknownView(field=f"links.{peer.id}.rtt_ms", reason=reason, since=None)
 
 
 def why_unknown(mark: WatermarkStatus, name: str) -> str:

@@ -39,6 +39,25 @@ def test_what_a_leader_does_not_know_of_a_member_is_listed_with_the_reason() -> 
     assert reasons["peers.n2.lag_entries"] == "n2 has not answered yet"
 
 
+def test_every_null_of_a_peer_and_its_link_is_listed_with_its_reason() -> None:
+    """Null is unknown, and then listed (INTERFACES): these were null, and nobody said why."""
+    for role in ("LEADER", "FOLLOWER"):
+        state = StateView.model_validate_json(answers()[f"{role} state"])
+        listed = {one.field for one in state.unknown or () if one.reason}
+        nulls = {
+            f"peers.{one.id}.{name}"
+            for one in state.peers or ()
+            for name in ("control_url", "voter_state", "store_id")
+            if getattr(one, name) is None
+        } | {
+            f"links.{one.peer_id}.{name}"
+            for one in state.links or ()
+            for name in ("last_heard_ms", "rtt_ms")
+            if getattr(one, name) is None
+        }
+        assert nulls and nulls == {one for one in listed if one.startswith(("peers.", "links."))}
+
+
 @pytest.mark.parametrize(
     ("known", "field", "reason"),
     [

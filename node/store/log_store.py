@@ -57,8 +57,8 @@ class HardState:
     `configurations`: where entries are that say who belongs to the group, and their bodies: the newest committed one
     and those behind it. It is here before the entry is in the log: so one that cannot be found there never was.
     `kept`: the settings that this member keeps to (`consensus/settings_change.py`). `owner`: whose state this is.
-    `founders`: the voters that the group was born with, as configured. Of these three None, or (): not on record.
-    Readers of version 1 know nothing after `store_ids`, and drop it.
+    `founders`: the voters that the group was born with, as configured. `replaced_id`: the one that `recover-members`
+    replaced last. Of these four None, or (): not on record. Readers of version 1 drop all after `store_ids`.
     """
 
     term: int = 0
@@ -76,12 +76,12 @@ class HardState:
     kept: KeptSettings | None = None
     owner: str | None = field(default=None, compare=False)
     founders: tuple[str, ...] = field(default=(), compare=False)
+    replaced_id: str | None = None
 
 
 @value_class(slots=True, frozen=True)
 class TruncationRecord:
     """`truncated/<seq>/meta.json`: who ordered which cut, and why (SAFETY S4).
-
     `begins_behind`: the log that was archived as a whole was replaced by one that begins behind that entry (M6).
     """
 

@@ -239,6 +239,32 @@ def test_one_that_ended_in_the_middle_can_be_given_again(
     assert base is not None and base.group_id == hard.group_id == new_group_id(token, "g", ["n0"])
 
 
+@pytest.mark.parametrize("token", [TOKEN, "another-token"])
+@pytest.mark.parametrize("kept", [("n0",), ("n0=5:3:59", "n3=5:3:60")])
+def test_one_that_ended_in_the_middle_and_was_started_can_be_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...], token: str
+) -> None:
+    """The start forgot the entry that never came, and with it which id the lost members have."""
+    directory = survivor(tmp_path, "n0", 20)
+    with monkeypatch.context() as broken:
+        broken.setattr(FileStore, "append_as_leader", fails)
+        with suppress(RuntimeError):  # where another log goes on, nothing is appended here
+            recover_members(directory, Wanted(kept, (), TOKEN), OS)
+    store = opened(directory, "n0")
+    replica = alone(store, {one: f"127.0.0.1:{20911 + number}" for number, one in enumerate(FIVE)})
+    assert store.hard_state.configurations == () and replica.configuration.index == -1
+    store.close()
+    said = recover(directory, "n0", token=token)
+    assert any(f"They still have the id {OLD_ID}" in line for line in said.notes)
+    hard, _end, named = state_of(directory, "n0")
+    assert named is not None and (list(named.voters), named.ended) == (["n0"], (OLD_ID,))
+    assert hard.group_id == new_group_id(token, "g", ["n0"])
+
+
+def fails(*_: object) -> None:
+    raise RuntimeError("the power went")
+
+
 def test_a_survivor_that_followed_a_lost_one_knows_the_id_that_was_replaced(tmp_path: Path) -> None:
     """The one whose log was to go on is lost before anybody heard of its entry."""
     directory = survivor(tmp_path, "n3", 18)

@@ -84,6 +84,7 @@ def hard_state_to_json(state: HardState) -> dict[str, Any]:
         "kept": None if state.kept is None else [list(part) for part in state.kept],
         "owner": state.owner,
         "founders": list(state.founders),
+        **({} if state.replaced_id is None else {"replaced_id": state.replaced_id}),
     }
 
 
@@ -104,8 +105,9 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     if not isinstance(life_ids, list) or not all(isinstance(one, str) for one in life_ids):
         raise ValueError(f"lives {life_ids!r}")
     store_id, group_id, owner = value.get("store_id"), value.get("group_id"), value.get("owner")
-    if not all(one is None or isinstance(one, str) for one in (store_id, group_id, owner)):
-        raise ValueError(f"store {store_id!r}, group {group_id!r}, owner {owner!r}")
+    replaced_id = value.get("replaced_id")
+    if not all(one is None or isinstance(one, str) for one in (store_id, group_id, owner, replaced_id)):
+        raise ValueError(f"store {store_id!r}, group {group_id!r}, owner {owner!r}, replaced {replaced_id!r}")
     marks_from = value.get("marks_from", -1)
     if type(marks_from) is not int:
         raise ValueError(f"marks from {marks_from!r}")
@@ -123,7 +125,7 @@ def hard_state_from_json(value: dict[str, Any]) -> HardState:
     return HardState(
         term, voted_for, voter_state, floor, store_ids, kept, peer_lives, store_id, group_id, marks_from,
         None if naming is None else (naming[0], naming[1]), configurations, _kept_from_json(value.get("kept")),
-        owner, founders,
+        owner, founders, replaced_id,
     )  # fmt: skip
 
 

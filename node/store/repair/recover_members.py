@@ -177,11 +177,12 @@ class Plan:
     def _id_before(self, held: Sequence[Record]) -> str | None:
         """The id that the lost members have: of a try whose entry did not come, the one that it replaced."""
         tries = [body for index, body in self.hard.configurations if (index, body) not in held and TRY in body]
-        self.tried = bool(tries)
-        if not tries:
-            return self.hard.group_id
         there = self._ended_by(body for _, body in held[-1:])
-        return next((one for one in self._ended_by(tries) if one not in there), None)
+        # A start forgets what never came, and not which id was replaced.
+        ids = [*self._ended_by(tries), *([] if self.hard.replaced_id is None else [self.hard.replaced_id])]
+        left = next((one for one in ids if one not in there), None)
+        self.tried = bool(tries) or left is not None
+        return left if self.tried else self.hard.group_id
 
     def _ended_by(self, bodies: Iterable[str]) -> list[str]:
         named = [members_in(body.encode()) for body in bodies]
@@ -309,7 +310,7 @@ class Plan:
             raise StoreRefused("the group had the id that this token makes: give another --group-token")
         state = replace(
             known, term=self.term, voted_for=None, vote_floor=self.term, marks_from=self.term + 1, group_id=group_id,
-            naming=None,
+            naming=None, replaced_id=self.old_id,
         )  # fmt: skip
         addresses = {**self.members.voters, **self.members.learners}
         named = self.members.only({one: addresses[one] for one in sorted(kept)}, known.store_ids, self.old_id)

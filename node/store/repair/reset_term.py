@@ -83,7 +83,7 @@ def _save(
     # `naming` goes: the entry that gave the old id may still be in the log, and must not give it again.
     state = replace(
         known, term=term, voted_for=None, vote_floor=term, voter_state=voter_state, marks_from=term + 1,
-        group_id=group_id_of(token, identity.group), naming=None,
+        group_id=group_id_of(token, identity.group), naming=None, replaced_id=None,
     )  # fmt: skip
     lock = DirectoryLock(directory, platform)
     try:

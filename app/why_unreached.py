@@ -20,6 +20,12 @@ def own_words(error: BaseException) -> str:
     return _QUOTED.sub("", str(error))
 
 
+def authority_hint(said: str) -> str:
+    """What a command adds where the certificate that it was shown is signed by no authority that it knows."""
+    unknown = ("self-signed certificate", "unable to get local issuer certificate", "unable to get issuer certificate")
+    return " (--ca FILE names the authority that signed its certificate)" if any(one in said for one in unknown) else ""
+
+
 def why_unreached(error: BaseException) -> str:
     """Such as "connection refused"; the error's own words where no system call is behind it."""
     said, seen = own_words(error) or type(error).__name__, error

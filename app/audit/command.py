@@ -25,6 +25,7 @@ from app.audit.pair_render import render_pair
 from app.audit.replicas import ControlError, ControlPlane, ReplicaSpec
 from app.audit.result import DEPTHS, EXIT_CODES
 from app.audit.segments import ReadFailed
+from app.why_unreached import authority_hint
 from node.children import how_ended
 from node.printable import escaped
 
@@ -87,7 +88,7 @@ def run(args: AuditArgs) -> int:
         )  # fmt: skip
         return _follow(directory, start_job(directory, outlives=False), args)
     except CommandError as error:
-        print(escaped(f"quorumscope audit: {error}"), file=sys.stderr)
+        print(escaped(f"quorumscope audit: {error}{authority_hint(str(error))}"), file=sys.stderr)
         return error.code
     finally:
         shutil.rmtree(directory, ignore_errors=True)

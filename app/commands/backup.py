@@ -20,7 +20,8 @@ from app.commands.directories import existing_directory
 from app.commands.endings import Exit, Failure
 from app.commands.output import JsonOption, say, show, show_json
 from app.commands.targets import ConfigOption, GroupOption, TokenFileOption, demo_meant, settings_of, token_of
-from app.commands.tls_options import CaOption
+from app.commands.tls_options import CaOption, TlsFlags
+from app.why_unreached import authority_hint
 
 if TYPE_CHECKING:
     from app.audit.replicas import ReplicaSpec
@@ -129,8 +130,9 @@ def _own(settings: Settings, token: str | None, ca: Path | None, spec: Callable[
     """The control plane of the member whose configuration it is."""
     control = settings.control
     scheme = "https" if control.tls_cert_file is not None else "http"
-    own = control.token_file or settings.node.token_file
-    return spec(f"{scheme}://{control.address}", token or (None if own is None else token_of(own)), ca)
+    own = settings.control_token_file
+    authority = TlsFlags(ca).over(settings).ca  # as of every command with --config
+    return spec(f"{scheme}://{control.address}", token or (None if own is None else token_of(own)), authority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def carried_out(work: Callable[[], Json]) -> Json:
         return work()
     except SourceError as error:
         code = Exit.DENIED if error.is_denied else Exit.UNREACHABLE if error.is_away else Exit.FINDING
-        raise Failure(code, str(error)) from error
+        raise Failure(code, f"{error}{authority_hint(str(error))}") from error
     except (BackupRefused, TrialFailed, StoreError) as error:
         raise Failure(Exit.FINDING, str(error)) from error
     except OSError as error:

@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from app.answer_time import AnswerTime
 from app.commands.endings import ClassicBroker, Exit, Failure, NotThere, Silence, Unheard
 from app.refusals import reason_in
+from app.why_unreached import authority_hint
 from node.protocol.peers import check_host
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
@@ -150,4 +151,4 @@ def why_unheard(error: Exception) -> str:
         return "it speaks no TLS there: write http://"
     if "disconnected without sending a response" in why:
         return f"{why} (where it speaks TLS: write https://)"
-    return why + (" (--ca FILE names the authority that signed its certificate)" if "self-signed" in why else "")
+    return why + authority_hint(why)

@@ -17,6 +17,10 @@ from app.audit.segments import Segment
 SEALED_FOR_GOOD = (1 << 63) - 1
 
 
+class FenceError(Exception):
+    """The audit makes no sense as asked for; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Truncated:
     """One record of a replica's truncation archive; `entries` are (index, term) of what it holds, where asked for."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.audit.blocks import Party
-from app.audit.fence import Fence, ReplicaFence, Truncated
+from app.audit.fence import Fence, FenceError, ReplicaFence, Truncated
 from app.audit.replicas import FENCE_TIMEOUT_S, ControlError, ControlPlane, ReplicaSpec, open_replica
 from app.audit.segments import ReadFailed, Segment
 from node.views.files import ArchivedEntriesView, SegmentsView, SegmentView, TruncationsView, TruncationView
@@ -24,11 +24,9 @@ from node.views.reading import read
 from node.views.state import StateView
 
 ARCHIVED_ENTRIES_MAX = 1000
+PAGES_MAX = 1000
+NAME_DIGITS_MAX = 20
 P = TypeVar("P", SegmentsView, TruncationsView)
-
-
-class FenceError(Exception):
-    """The audit makes no sense as asked for; the message says why."""
 
 
 def utc_text() -> str:
@@ -96,7 +94,7 @@ def fence_http(spec: ReplicaSpec) -> ReplicaFence:
 
 
 def segment_of(row: SegmentView) -> Segment:
-    if row.start is None and not (row.name.isascii() and row.name.isdigit()):
+    if row.start is None and not (row.name.isascii() and row.name.isdigit() and len(row.name) <= NAME_DIGITS_MAX):
         raise ReadFailed(f"nothing says where {row.kind}/{row.name} begins")
     return Segment(row.kind, row.name, int(row.name) if row.start is None else row.start, row.size_bytes)
 
@@ -114,13 +112,15 @@ def log_etag(plane: ControlPlane, segments: Sequence[Segment]) -> str | None:
 
 
 def pages(plane: ControlPlane, path: str, view: type[P]) -> Iterator[P]:
+    """Raises ReadFailed, also for pages without end."""
     cursor: str | None = None
-    while True:
+    for _ in range(PAGES_MAX):
         page = read(view, plane.get_json(path, cursor=cursor))
         yield page
         cursor = page.next
         if cursor is None:
             return
+    raise ReadFailed(f"{path} did not end after {PAGES_MAX} pages")
 
 
 def _truncations(plane: ControlPlane) -> tuple[Truncated, ...]:

@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 from app.audit.archives import find_committed
 from app.audit.chain import ChainResult, compare_chains, merge_ranges
 from app.audit.classify import Unaudited, classify, worst_first
-from app.audit.fence import Fence
-from app.audit.fencing import FenceError, fix_fence, holders_specs, open_holders, utc_text
+from app.audit.fence import Fence, FenceError
+from app.audit.fencing import fix_fence, holders_specs, open_holders, utc_text
 from app.audit.java import NoJava
 from app.audit.observe import Fact
 from app.audit.pins import RENEW_S, AuditPins

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from app.audit.fencing import FenceError
+from app.audit.fence import FenceError
 from app.audit.pair_logs import PairLog
 from app.audit.replicas import FENCE_TIMEOUT_S, ControlPlane, ReplicaSpec
 from app.audit.segments import ReadFailed
 from node.ha.lineage import read_lineage
 from node.message_store.errors import MessageStoreError
 from node.message_store.log_span import span_of
-from node.views.ha import HaLog
+from node.views.ha import HA_FILES_MAX, HaLog
 
 
 def master_first(specs: Sequence[ReplicaSpec]) -> list[ReplicaSpec]:
@@ -77,7 +77,8 @@ def _of_broker(spec: ReplicaSpec, name: str) -> PairLog:
         return PairLog(name, spec.public, problem=str(error))
     except ValidationError as error:
         return PairLog(name, spec.public, problem=f"what it says of its log is no answer: {error.errors()[0]['msg']}")
-    if said.begin_offset > said.end_offset or said.file_bytes < 1:
+    size_bytes = said.end_offset - said.begin_offset
+    if size_bytes < 0 or said.file_bytes < 1 or size_bytes > HA_FILES_MAX * said.file_bytes:
         return PairLog(name, spec.public, problem="what it says of its log cannot be")
     starts = tuple(one for one in said.files if one % said.file_bytes == 0)
     epochs = tuple((one.epoch, one.start) for one in said.epochs)

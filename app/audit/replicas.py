@@ -230,12 +230,15 @@ class HttpSegments:
 
     def digest(self, first_index: int, last_index: int, block: int) -> str | None:
         answer = self._plane.get_json("/digests", **{"from": first_index, "to": last_index, "block": block})
-        items = answer.get("items", []) if isinstance(answer, dict) else []
-        if len(items) != 1 or (items[0]["from_index"], items[0]["to_index"]) != (first_index, last_index):
+        items = answer.get("items") if isinstance(answer, dict) else None
+        one = items[0] if isinstance(items, list) and len(items) == 1 else None
+        if not isinstance(one, dict):
             return None
-        if items[0]["count"] != last_index - first_index + 1:
+        asked = {"from_index": first_index, "to_index": last_index, "count": last_index - first_index + 1}
+        if any(one.get(name) != value for name, value in asked.items()):
             return None
-        return str(items[0]["digest"]) if items[0]["digest"] else None
+        digest = one.get("digest")
+        return digest if isinstance(digest, str) and digest else None
 
 
 class DirectorySegments:

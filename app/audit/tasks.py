@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any
 
 from app.audit.blocks import BlockResult, compare_block, digest_block
-from app.audit.fence import Fence, ReplicaFence, coverage
+from app.audit.fence import Fence, FenceError, ReplicaFence, coverage
 from app.audit.observe import Fact
 from app.audit.replicas import ReplicaSpec, open_replica
 
 BLOCK_ENTRIES = 8192
 FACTS_PER_BLOCK_MAX = 2000
+PIECES_MAX = 2_000_000  # 16 thousand million entries
 ROW_SCHEMA = "task long, rows long, bytes long, found long, facts string"
 
 
@@ -34,15 +35,27 @@ class Piece:
 def plan_pieces(
     fence: Fence, block: int = BLOCK_ENTRIES, ranges: Sequence[tuple[int, int]] | None = None
 ) -> list[Piece]:
-    """The fence's range, or the parts of it in `ranges`, cut at multiples of `block` and where the holders change."""
+    """The fence's range, or the parts of it in `ranges`, cut at multiples of `block` and where the holders change.
+
+    Raises FenceError where that is more than one audit reads: a member may say of itself that it holds anything.
+    """
+    wanted = [
+        (max(low, from_index), min(high, to_index), ids)
+        for low, high, ids in coverage(fence)
+        for from_index, to_index in (ranges if ranges is not None else [(low, high)])
+    ]
+    entries = sum(max(end - start + 1, 0) for start, end, _ in wanted)
+    if entries > PIECES_MAX * block:
+        raise FenceError(
+            f"these replicas say that they hold {entries} entries, and one audit reads {PIECES_MAX * block} at most:"
+            " name a range (`--from`, `--to`), or look at what each of them says (`GET state`)"
+        )
     pieces: list[Piece] = []
-    for low, high, ids in coverage(fence):
-        for from_index, to_index in ranges if ranges is not None else [(low, high)]:
-            start, end = max(low, from_index), min(high, to_index)
-            while start <= end:
-                last = min(start - start % block + block - 1, end)
-                pieces.append(Piece(start, last, ids))
-                start = last + 1
+    for start, end, ids in wanted:
+        while start <= end:
+            last = min(start - start % block + block - 1, end)
+            pieces.append(Piece(start, last, ids))
+            start = last + 1
     return pieces
 
 

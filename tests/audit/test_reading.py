@@ -9,15 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from app.audit import fencing
 from app.audit.archives import find_committed
 from app.audit.blocks import Party, compare_block, digest_block
 from app.audit.chain import compare_chains, merge_ranges
 from app.audit.classify import Finding, Unaudited, classify
-from app.audit.fence import Fence, Truncated
+from app.audit.fence import Fence, FenceError, Truncated
 from app.audit.fencing import fix_fence, holders_specs, open_holders
 from app.audit.replicas import DirectorySegments, ReplicaSpec
 from app.audit.result import build_result
-from app.audit.tasks import compare_task, facts_of, plan_pieces
+from app.audit.tasks import Piece, compare_task, facts_of, plan_pieces
 from tests.audit.builder import Store, Written, entries, fence_of
 from tests.audit.plane import Plane, serve
 
@@ -112,6 +113,40 @@ def test_a_lying_digest_is_followed_by_the_bytes(tmp_path: Path) -> None:
         reported = digest_block(parties, 0, 63, 64)
     assert reported.drilled
     assert reported.facts == []
+
+
+ODD_DIGESTS = [[], {"items": 7}, {"items": [None]}, {"items": [{}]}, {"items": [{"from_index": 0}]}]
+
+
+@pytest.mark.parametrize("answer", ODD_DIGESTS)
+def test_digests_that_are_none_are_followed_by_the_bytes(tmp_path: Path, answer: object) -> None:
+    with ExitStack() as stack:
+        planes = planes_of(stack, build(tmp_path), 99)
+        _, parties = fenced(planes)
+        planes[1].odd_digests = answer
+        reported = digest_block(parties, 0, 63, 64)
+    assert reported.drilled
+    assert reported.facts == []
+
+
+def test_pages_without_end_are_that_replicas_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "PAGES_MAX", 3)
+    with ExitStack() as stack:
+        planes = planes_of(stack, build(tmp_path), 99)
+        planes[1].next_page = "again"
+        fence = fix_fence([ReplicaSpec("http", plane.url) for plane in planes])
+        assert planes[1].requests.count("/segments") == 3
+    assert [one.problem for one in fence.replicas] == [None, "/segments did not end after 3 pages", None]
+
+
+def test_more_entries_than_one_audit_reads_are_refused_before_they_are_planned(tmp_path: Path) -> None:
+    """A member that says that it holds anything costs no memory; a range that is named can be audited."""
+    store = Store(tmp_path / "n0").write(entries(100))
+    claims = store.fence("n1", 99, end_index=10**18)
+    with pytest.raises(FenceError, match="one audit reads 16384000000 at most: name a range"):
+        plan_pieces(fence_of(store.fence("n0", 99), claims))
+    pieces = plan_pieces(fence_of(store.fence("n0", 99), claims, asked_to=199))
+    assert pieces == [Piece(0, 99, ("n0", "n1")), Piece(100, 199, ("n1",))]
 
 
 @pytest.mark.parametrize(("depth", "rows"), [("bytes", [128, 72, 28, 32]), ("digest", [128, 72, 0, 0])])

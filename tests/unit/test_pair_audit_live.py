@@ -14,14 +14,14 @@ import pytest
 import uvicorn
 
 from app.audit import pair_logs
-from app.audit.fencing import FenceError
+from app.audit.fence import FenceError
 from app.audit.pair_audit import excused, plan
 from app.audit.pair_compare import Fact, Seen, compare_file
 from app.audit.pair_logs import HttpBytes, PairLog, reader_of
 from app.audit.pair_opening import master_first, opened
 from app.audit.pair_result import result_of
 from app.audit.pins import AuditPins
-from app.audit.replicas import ReplicaSpec
+from app.audit.replicas import ControlPlane, ReplicaSpec
 from app.audit.segments import LogChanged, SegmentGone
 from node.config import Settings
 from node.control.app import create_app
@@ -111,6 +111,18 @@ async def test_a_broker_that_goes_on_a_dead_one_and_one_named_twice(tmp_path: Pa
                 await asyncio.to_thread(opened, specs_of(m, m))
         result = await asyncio.to_thread(audited, specs_of("http://127.0.0.1:9", "http://127.0.0.1:9/b"))
         assert result["verdict"] == "unauditable" and "unreachable" in result["replicas"][0]["problem"]
+
+
+@pytest.mark.parametrize(("end_offset", "file_bytes"), [(-1, 1024), (1 << 60, 1), (100, 0)])
+def test_a_log_that_cannot_be_is_that_brokers_problem(
+    monkeypatch: pytest.MonkeyPatch, end_offset: int, file_bytes: int
+) -> None:
+    """Each file would be a piece of work: a broker that claims any number of them costs no memory."""
+    said = {"as_of": "t", "version": "1", "self_id": "m", "begin_offset": 0}
+    said |= {"end_offset": end_offset, "file_bytes": file_bytes}
+    monkeypatch.setattr(ControlPlane, "get_json", lambda *_: said)
+    [log] = opened(specs_of("http://127.0.0.1:9"))
+    assert log.problem == "what it says of its log cannot be"
 
 
 @story

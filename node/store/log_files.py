@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from node.protocol.entry import BLANK_BYTES, INDEX_UNIT, INDEX_UNIT_BYTES, Slab
 from node.protocol.group_kind import BROKER_NAME
 from node.store.disk_log import find_head, find_place, find_record
-from node.store.errors import StoreFull, StoreIOError, StoreMoved
+from node.store.errors import StoreError, StoreFull, StoreIOError, StoreMoved
+from node.store.files.hard_state import keep_reserve, with_reserve
 from node.store.files.identity import Base
 from node.store.files.old_log import OldLog
 from node.store.files.straight import NOWHERE, write_straight_from
@@ -160,8 +162,14 @@ class LogFiles:
     def keep_layout(self) -> None:
         """Keeps the border on disk where it moved: a writer's work, before what follows counts as durable."""
         if self._layout_unsaved:
-            self._layout_unsaved = False
-            write_straight_from(self.directory, self.straight_from, self.platform)
+            self._layout_unsaved = False  # first: the loop may move it once more meanwhile
+            try:
+                written = partial(write_straight_from, self.directory, self.straight_from, self.platform)
+                with_reserve(self.directory, written, self.platform)
+            except StoreError:
+                self._layout_unsaved = True
+                raise
+            keep_reserve(self.directory, self.platform)
 
     def _note_terms(self, slab: Slab) -> None:
         with self._terms_lock:

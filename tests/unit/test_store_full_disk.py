@@ -13,7 +13,9 @@ import pytest
 from node.store.errors import StoreFull, StoreIOError
 from node.store.file_store import FileStore
 from node.store.files.checkpoint import CHECKPOINT
+from node.store.files.hard_state import RESERVE
 from node.store.files.platform import OsPlatform
+from node.store.files.straight import NOWHERE
 from tests.unit import store_fixtures
 
 DATA_BYTES = 64 * 1024
@@ -51,6 +53,51 @@ class CopyingDisk(OsPlatform):
             taken, self.takes_bytes = self.takes_bytes, 0
             return os.pwrite(fd, data[:taken], offset)
         raise OSError(self.error, os.strerror(self.error))
+
+
+class Reserving(CopyingDisk):
+    """Full, but for what the reserve holds."""
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        if path.name == RESERVE:
+            self.writes_left = None
+
+
+def test_a_border_that_moves_on_a_full_disk_is_kept_with_the_reserve(tmp_path: Path) -> None:
+    """It ended the engine over "a failed fsync", and the close after that said that all was durable, without it."""
+    disk = Reserving()
+    store = store_fixtures.open_store(tmp_path, platform=disk)
+    store_fixtures.fill(store, 1, 5)
+    store.files.note_layouts_differ()
+    disk.writes_left = 0
+    ticket = store.prepare_sync()
+    assert ticket is not None
+    ticket.run()
+    store.finish_sync(ticket)
+    assert store.durable_index == store.end_index and not store.failed
+    store.close()
+    again = store_fixtures.open_store(tmp_path)
+    assert again.files.straight_from == NOWHERE
+    again.close()
+
+
+def test_a_border_that_finds_no_space_at_all_is_still_to_be_kept(tmp_path: Path) -> None:
+    disk = CopyingDisk()
+    store = store_fixtures.open_store(tmp_path, platform=disk)
+    store_fixtures.fill(store, 1, 5)
+    store.files.note_layouts_differ()
+    disk.writes_left = 0
+    ticket = store.prepare_sync()
+    assert ticket is not None
+    with pytest.raises(StoreFull):
+        ticket.run()
+    assert store.durable_index < store.end_index
+    disk.writes_left = None
+    store.close()
+    again = store_fixtures.open_store(tmp_path)
+    assert again.files.straight_from == NOWHERE
+    again.close()
 
 
 @pytest.mark.parametrize("takes_bytes", [0, 1, 100, 4500])

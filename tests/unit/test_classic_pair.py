@@ -380,6 +380,30 @@ async def test_a_fenced_master_without_room_for_its_record_becomes_a_slave_once_
 
 
 @story
+async def test_a_fenced_master_is_not_promoted_before_it_is_on_record_as_a_slave(tmp_path: Path) -> None:
+    """Once there was room its record was written, behind the promotion: a slave by its role, that took sends."""
+    async with two(tmp_path, "async_master") as (master, _slave):
+        is_full = True
+
+        def write(root: Path, record: RoleRecord, disk: Disk) -> None:
+            if is_full and root.name == "m" and record.role is BrokerRole.SLAVE:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write_role(root, record, disk)
+
+        pair, accepted = master.broker.pair, {"master_is_there", "another_has_more", "lacks_bytes"}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pair_module, "write_role", write)
+            pair.service.fence(PROMOTION)
+            with pytest.raises(NotPromoted, match="becoming a slave"):
+                await Promotion(pair, "m").promote(BrokerRole.ASYNC_MASTER, accepted, "ops")
+            is_full = False
+            await until(lambda: pair.role is BrokerRole.SLAVE)
+        assert not master.broker.store.takes_puts
+        assert await Promotion(pair, "m").promote(BrokerRole.ASYNC_MASTER, accepted, "ops") >= PROMOTION
+        assert master.broker.store.takes_puts and pair.is_master
+
+
+@story
 async def test_of_two_promotions_at_once_no_two_masters_come(tmp_path: Path) -> None:
     """Each began the same epoch, and both answered sends: what one of them took was lost."""
     ports = pair_ports("m", "s", "t")

@@ -63,8 +63,11 @@ class Promotion:
     async def look(self) -> list[Finding]:
         """What a promotion would meet and lose, as findings; changes nothing."""
         pair, log = self._pair, self._pair.store.log
-        if pair.is_master:
-            return [Finding("is_master", "this broker is the master already", stops=True, can_accept=False)]
+        if pair.role.is_master:
+            text = "this broker is the master already"
+            if not pair.is_master:  # what makes it a slave would do so behind the promotion
+                text = "it met a later master and is becoming a slave: once that is on its disk, try again"
+            return [Finding("is_master", text, stops=True, can_accept=False)]
         found: list[Finding] = []
         if log.broken_by:
             text = f"its log cannot be written ({log.broken_by}): start it anew first"

@@ -13,6 +13,7 @@ from node.config import Settings, split_address
 from node.config_models import RESERVED_HOURS_MAX
 from node.logs import Log
 from node.message_store.delay_levels import parse_delay_levels
+from node.message_store.errors import MessageStoreError
 from node.message_store.kept_conf import DELAY_LEVEL, read_conf, write_conf
 from node.message_store.write_files import OsDisk
 
@@ -62,9 +63,10 @@ def moved_levels(before: str, now: str) -> str:
 
 
 def keep_conf(settings: Settings, log: Log) -> None:
-    """For who works on this directory without a configuration. Raises OSError, MessageStoreError."""
-    data, conf = settings.node.data, java_conf(settings)
-    before = read_conf(data)
+    """For who works on this directory without a configuration. Raises OSError."""
+    data, conf, before = settings.node.data, java_conf(settings), dict[str, str]()
+    with suppress(MessageStoreError):  # it is written anew
+        before = read_conf(data)
     wrong = moved_levels(before.get(DELAY_LEVEL, conf[DELAY_LEVEL]), conf[DELAY_LEVEL])
     if wrong:
         log.note("delay_levels_changed", "warning", reason=wrong)

@@ -169,6 +169,8 @@ def test_a_broker_keeps_its_conf_and_says_when_delay_levels_moved(
     (tmp_path / OURS / "broker.conf").write_text("messageDelayLevel=never\n")
     with pytest.raises(MessageStoreError, match="writes it anew"):
         read_conf(tmp_path)
+    keep_conf(of_member(tmp_path, **{"broker.delay_levels": levels}), log)
+    assert read_conf(tmp_path)["messageDelayLevel"] == levels
 
 
 def test_one_in_classic_mode_keeps_it_too(tmp_path: Path) -> None:

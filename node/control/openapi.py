@@ -41,7 +41,7 @@ def more(method: str, path: str) -> Iterable[int]:
         yield from (410, 416)
     if method == "delete":
         yield from (404, 409)
-    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots", "/restart")):
+    if path.endswith(("/leadership-transfer", "/scrub", "/repairs", "/trim", "/snapshots", "/restart", "/ha/promote")):
         yield 412
     if ("/messages" in path or "/topics" in path or path.endswith("/reset")) and method != "get":
         yield from (412, 421, 504)

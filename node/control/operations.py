@@ -76,8 +76,19 @@ class Operations:
         }
         self.keep(operation, key, call_of(kind, asked))
         row = self.started(operation, asked)
-        self.background.run(f"operation {kind} {operation['id']}", self.run(operation, work, row))
+        self.background.run(name_of(operation), self.run(operation, work, row))
         return operation
+
+    async def until_ended(self, operation: Json) -> None:
+        """For a call that answers with what it came to. Whoever goes away leaves the operation as it is."""
+        task = self.background.get(name_of(operation))
+        if task is not None:
+            await asyncio.wait([task])
+
+    def forget(self, operation: Json) -> None:
+        """It changed nothing, and its key may be used again."""
+        self.kept.pop(operation["id"], None)
+        self.by_key = {name: value for name, value in self.by_key.items() if value[0] != operation["id"]}
 
     def check_room(self, kind: str) -> None:
         """Raises Problem."""
@@ -95,8 +106,7 @@ class Operations:
             self.by_key[self.caller(), key] = operation["id"], said
         ended = [one for one, operation in self.kept.items() if operation["state"] != RUNNING]
         for one in ended[: max(0, len(self.kept) - KEPT_MAX)]:
-            del self.kept[one]
-            self.by_key = {name: value for name, value in self.by_key.items() if value[0] != one}
+            self.forget(self.kept[one])
 
     async def run(self, operation: Json, work: Callable[[], Awaitable[Json]], row: int | None = None) -> None:
         try:
@@ -133,6 +143,11 @@ class Operations:
 
     async def close(self) -> None:
         await self.background.stop()
+
+
+def name_of(operation: Json) -> str:
+    """Of its task."""
+    return f"operation {operation['kind']} {operation['id']}"
 
 
 def call_of(kind: str, asked: Json) -> str:

@@ -202,7 +202,8 @@ class HaFinding(View):
     """What a promotion would lose, or what stands against it. `stops`: unless its code is accepted, where it can be.
 
     `code`: is_master, log_broken, no_pair, before_promotion, not_heard, slave_not_heard, another_pair, master_is_there,
-    another_has_more, lacks_bytes, may_lack, not_dispatched, under_way.
+    another_has_more, lacks_bytes, may_lack, not_dispatched, under_way, epoch_moved,
+    another_promotion.
     """
 
     code: Text

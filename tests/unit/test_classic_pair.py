@@ -256,7 +256,12 @@ async def test_a_promotion_over_rest(tmp_path: Path) -> None:
             assert (said["role"], said["is_master"], said["broker"]) == ("SLAVE", False, "ok")
             got = await rest.post("/api/v1/ha/promote", json={"dry_run": True})
             assert got.status_code == 200 and got.json()["promoted"] is False, got.text
-            got = await rest.post("/api/v1/ha/promote", json={})
+            for dry_run in (True, False):
+                got = await rest.post("/api/v1/ha/promote", json={"if_term": said["epoch"] + 1, "dry_run": dry_run})
+                assert got.status_code == 412 and not slave.broker.is_master, got.text
+            with pytest.raises(NotPromoted, match="look again"):  # it moved behind the control plane's look
+                await Promotion(slave.broker.pair, "s").promote(None, set(), "ops", said["epoch"] + 1)
+            got = await rest.post("/api/v1/ha/promote", json={"if_term": said["epoch"]})
             assert got.json() | {"findings": []} == {
                 "promoted": True, "role": "ASYNC_MASTER", "epoch": PROMOTION, "findings": [],
             }  # fmt: skip

@@ -32,18 +32,20 @@ class PromoteRequests:
             shown, by = asked["key"], str(asked["by"])[:BY_LETTERS_MAX]
             accepted = {str(one) for one in asked["accept"]}
             role = None if asked["role"] is None else BrokerRole(asked["role"])
-            is_trial = bool(asked["dry_run"])
+            is_trial, if_epoch = bool(asked["dry_run"]), asked.get("if_term")
+            if if_epoch is not None and type(if_epoch) is not int:
+                raise TypeError(if_epoch)
         except (ValueError, TypeError, KeyError, RecursionError):
             return Reply(Answer.SYSTEM_ERROR, None, "no promotion that can be read")
         if not is_key(self._key, shown):
             return Reply(Answer.NO_PERMISSION, None, "that is not the key of this broker's directory")
         if role is BrokerRole.SLAVE:
             return Reply(Answer.SYSTEM_ERROR, None, "a promotion makes a master")
-        self._background.run("a promotion", self._answered(call, role, accepted, by, is_trial=is_trial))
+        self._background.run("a promotion", self._answered(call, role, accepted, by, if_epoch, is_trial=is_trial))
         return None
 
     async def _answered(
-        self, call: Call, role: BrokerRole | None, accepted: set[str], by: str, *, is_trial: bool
+        self, call: Call, role: BrokerRole | None, accepted: set[str], by: str, if_epoch: int | None, *, is_trial: bool
     ) -> None:  # fmt: skip
         said: dict[str, Any] = {"promoted": False, "epoch": None}
         said["role"] = (role or self._promotion.role).value
@@ -51,12 +53,13 @@ class PromoteRequests:
             if is_trial:
                 found = await self._promotion.look()
             else:
-                said["epoch"] = await self._promotion.promote(role, accepted, by)
+                said["epoch"] = await self._promotion.promote(role, accepted, by, if_epoch)
                 said["promoted"], found = True, []
         except NotPromoted as error:
             found = error.findings
         except Exception as error:
-            call.answer(Reply(Answer.SYSTEM_ERROR, None, f"it is not known whether it is promoted: {reason_of(error)}"))
+            why = "a look at it failed" if is_trial else "it is not known whether it is promoted"
+            call.answer(Reply(Answer.SYSTEM_ERROR, None, f"{why}: {reason_of(error)}"))
             raise
         said["findings"] = [one.as_said() for one in found]
         call.answer(Reply(body=json.dumps(said).encode()))

@@ -147,11 +147,17 @@ class Promotion:
             found.append(Finding("master_is_there", text, stops=True))
         return found
 
-    async def promote(self, role: BrokerRole | None, accepted: Collection[str], by: str) -> int:
-        """The epoch that began. Raises NotPromoted, MessageStoreError, OSError."""
+    async def promote(
+        self, role: BrokerRole | None, accepted: Collection[str], by: str, if_epoch: int | None = None
+    ) -> int:
+        """The epoch that began. `if_epoch`: only out of this one. Raises NotPromoted, MessageStoreError, OSError."""
         if self._doing.locked():
             raise NotPromoted([Finding("under_way", "a promotion is under way", stops=True, can_accept=False)])
         async with self._doing:
+            epoch = self._pair.lineage.epoch
+            if if_epoch is not None and epoch != if_epoch:
+                text = f"The epoch is {epoch}, not {if_epoch}: look again."
+                raise NotPromoted([Finding("epoch_moved", text, stops=True, can_accept=False)])
             found = await self.look()
             stopping = [one for one in found if one.stops and not (one.can_accept and one.code in accepted)]
             if stopping:

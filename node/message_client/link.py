@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
+from node.host_names import connect
 from node.message_client.errors import Unavailable
 from node.protocol.peers import split_address
 from node.rocketmq.codes import FLAG_ONE_WAY
@@ -63,7 +64,7 @@ class Link:
             host, port = split_address(self.address)
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):
-                    _transport, wire = await self._loop.create_connection(self._new_wire, host, port)
+                    _transport, wire = await connect(self._new_wire, host, port)
             except (OSError, TimeoutError) as error:
                 raise Unavailable(f"{self.address}: {error or 'no connection in time'}") from error
             self._wire, self._gave_up = None if wire.is_closed else wire, False

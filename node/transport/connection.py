@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from node.host_names import connect
 from node.protocol.codes import RemotingCode
 from node.protocol.entry import BytesLike
 from node.tls_pieces import in_pieces
@@ -330,8 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
 async def dial(connection: Connection, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
     """Opens `connection`. Raises HostUnknown, OSError."""
-    loop = asyncio.get_running_loop()
     try:
-        await loop.create_connection(lambda: connection, host, port, ssl=tls)
+        await connect(lambda: connection, host, port, tls)
     except socket.gaierror as error:
         raise HostUnknown(f"the host name {host} cannot be resolved ({error.strerror})") from error

@@ -275,7 +275,7 @@ def test_whoever_reaches_nobody_hears_where_it_asked() -> None:
 
 
 def test_whoever_gave_a_name_that_nobody_knows_hears_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody_knows(*_: object, **__: object) -> None:
+    def nobody_knows(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     async def work() -> None:
@@ -285,7 +285,7 @@ def test_whoever_gave_a_name_that_nobody_knows_hears_which(monkeypatch: pytest.M
             link, lost = MemberLink("n1", member.address, "g"), MemberLink("n0", "no-such-host:20911", "g")
             stack.callback(link.close)
             await link.connect()
-            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nobody_knows)
+            monkeypatch.setattr(socket, "getaddrinfo", nobody_knows)
             why = "the host name no-such-host cannot be resolved (Name or service not known)"
             with pytest.raises(ConnectionError, match=re.escape(f"n0 at no-such-host:20911: {why}")):
                 await lost.connect()

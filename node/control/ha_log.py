@@ -16,7 +16,7 @@ import os
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from pydantic import Field
 from starlette.responses import Response
 
@@ -47,6 +47,8 @@ DOWN = "down"
 PIN_WITHIN_S = 5.0
 RETRY = {"retry-after": "1"}
 Range = Annotated[str | None, Header(alias="Range", max_length=100)]
+FilesLimit = Annotated[int, Query(ge=1, le=HA_FILES_MAX)]
+FilesCursor = Annotated[int | None, Query(ge=0, le=INT64_MAX, description="`next` of the page before")]
 
 
 class NewPin(RequestBody):
@@ -65,8 +67,9 @@ async def look(parts: Parts) -> HaView:
 
 
 @router.get("/log", response_model=HaLog, responses=says(HaLog))
-async def log(parts: PartsDep) -> Response:
-    """This broker's commit log: from where to where it goes, and which files are there."""
+async def log(parts: PartsDep, limit: FilesLimit = HA_FILES_MAX, cursor: FilesCursor = None) -> Response:
+    """This broker's commit log: from where to where it goes, and which files are there, `limit` of them from the oldest
+    on. A page begins behind the last one of the page before it: files may go from the front meanwhile."""
     found, node = await look(parts), parts.settings.node
     known: dict[str, Any] = {
         "as_of": now_text(), "version": version_of(found), "self_id": node.id, "is_master": found.is_master,
@@ -76,6 +79,8 @@ async def log(parts: PartsDep) -> Response:
             known |= await asyncio.to_thread(_span, node.data, found)
         except (MessageStoreError, OSError) as error:
             raise Problem(503, "No log yet", f"The commit log cannot be read: {error}", headers=RETRY) from None
+    files = [one for one in known["files"] if cursor is None or one > cursor]
+    known |= {"files": files[:limit], "next": str(files[limit - 1]) if len(files) > limit else None}
     return answer(HaLog.model_validate(known))
 
 
@@ -86,12 +91,12 @@ def _span(root: FilePath, found: HaView) -> dict[str, Any]:
     if found.begin_offset is None or found.end_offset is None:
         span = span_of(root)
         said |= {"begin_offset": span.begin, "end_offset": span.end, "file_bytes": span.file_bytes}
-        return said | {"files": list(span.starts[-HA_FILES_MAX:])}
+        return said | {"files": list(span.starts)}
     names = (one.name for one in os.scandir(root / COMMIT_LOG))
     starts = sorted(int(one) for one in names if len(one) == len(file_name(0)) and one.isascii() and one.isdigit())
     files = [one for one in starts if found.begin_offset <= one < found.end_offset]
     said |= {"begin_offset": found.begin_offset, "end_offset": found.end_offset, "file_bytes": found.file_bytes}
-    return said | {"files": files[-HA_FILES_MAX:]}
+    return said | {"files": files}
 
 
 @router.get(

@@ -130,8 +130,8 @@ class HaScrub(View):
 class HaLog(View):
     """A broker's commit log. `version`: another one after each cut and each start of the broker; the ETag of its bytes.
 
-    `files`: the first offset of each file that is there. A broker that is down: `version` is "down", and the end is
-    what its files say.
+    `files`: the first offset of each file that is there, a page of them; `next`: the cursor of the page behind it. A
+    broker that is down: `version` is "down", and the end is what its files say.
     """
 
     as_of: Text
@@ -144,6 +144,7 @@ class HaLog(View):
     end_offset: Whole
     file_bytes: Whole
     files: tuple[Whole, ...] = Field(default=(), max_length=HA_FILES_MAX)
+    next: Text | None = None
 
 
 class HaView(View):

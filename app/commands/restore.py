@@ -173,6 +173,9 @@ def _say_gaps(lines: Iterable[str]) -> None:
         show(f"{GAP}: the back-up does not say where these members are reached; restore with --peers prints it")
     if GAP in words:
         show(f"--broker {GAP}: where that member's broker is to listen for RocketMQ's clients")
+    show(
+        "add what no back-up holds, as each member had it: --control, --secret-file, or its --config with all the rest"
+    )
 
 
 def _log_of(directory: Path) -> tuple[Path, Any]:

@@ -467,6 +467,19 @@ def test_the_class_of_ones_own_state_machine_is_asked_for(tmp_path: Path, capsys
         assert "--state-machine PACKAGE.MODULE:CLASS" in said and "of the kind 'accounts'" in said
 
 
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize("target", [("--as", "n1"), ("--group", "x")])
+def test_what_a_printed_start_lacks_is_said(
+    target: tuple[str, str], tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Started as printed, a member of a group with a secret was refused."""
+    command(capsys, "backup", tmp_path / "b", "--data", member)
+    assert run(["restore", str(tmp_path / "b"), "--into", str(tmp_path / "d"), *target, "--peers", PEERS]) == 0
+    said = capsys.readouterr().out
+    assert "--id n1 " in said
+    assert "add what no back-up holds, as each member had it: --control, --secret-file, or its --config" in said
+
+
 def test_a_manifest_of_another_group_is_seen(tmp_path: Path, member: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command(capsys, "backup", tmp_path / "b", "--data", member)
     value = read_sealed_json(tmp_path / "b/manifest")

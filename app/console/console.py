@@ -31,6 +31,7 @@ from app.console.preflight import Preflight, may_accept, preflight, refused_tran
 from app.console.remote_operations import RemoteOperations
 from app.console.repairs import Repairs
 from app.console.sample import NodeSample
+from app.console.sent_once import SentOnce
 from app.console.settings import ConsoleSettings, Seed
 from app.console.starts import Starts
 from app.console.transfers import Transfers
@@ -48,6 +49,7 @@ from node.background import Background, reason_of
 from node.config import read_token
 from node.rereading import Rereading
 from node.views.events import EventView
+from node.views.message_answers import Produced
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,7 @@ class Console:
         self.events_kept = Events(sessions)
         self.history_kept = History(sessions, days=settings.history_days)
         self.starts = Starts(sessions)
+        self.messages_sent: SentOnce[Produced] = SentOnce()
         self.demo = Demo(settings, self.nodes)
         self.background = Background()
         self.transfers = Transfers(self.nodes, self.operations_kept, self.background)

@@ -20,10 +20,11 @@ from pydantic import BaseModel, ValidationError
 from app.console import fragments, proxy
 from app.console import messages_view as drawn
 from app.console.console import Console
-from app.console.errors import ConsoleError, NodeUnreachable
+from app.console.errors import ConsoleError, NodeUnreachable, NothingListens
 from app.console.live import Fragment, LiveKey
 from app.console.messages_view import MemberBroker
-from app.console.transfers import BEGUN_WITHIN_S
+from app.console.nodes import NodeRefused
+from app.console.transfers import BEGUN_WITHIN_S, MAY_BE_DONE
 from app.health.group_view import GroupView
 from app.health.pair_links import slaves_of
 from app.security.roles import RIGHTS, Right
@@ -44,6 +45,7 @@ LISTED: Final = 20  # topics, groups: the page stays readable on a telephone
 QUEUES: Final = 200
 READERS: Final = 1000
 BEHIND_MOST: Final = 50  # queues of a group
+LOOK_FIRST: Final = "Do not send it again before you have looked whether it was done: open its page anew."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,29 @@ async def ask(
     return read(kind, await console.ask(cluster_id, path, node_id=node_id, **params))
 
 
-async def change(console: Console, cluster_id: str, kind: type[A], method: str, path: str, body: Any) -> A:
-    """By the leader's control plane. Raises ConsoleError."""
+async def would_change(console: Console, cluster_id: str, kind: type[A], path: str, body: Any) -> A:
+    """What a change would do, by the leader's control plane. Raises ConsoleError."""
     _, url = console.control_url(cluster_id, None)
-    return read(kind, await console.nodes.json(method, url, path, json=body, timeout_s=BEGUN_WITHIN_S))
+    return read(kind, await console.nodes.json("POST", url, path, json=body, timeout_s=BEGUN_WITHIN_S))
+
+
+async def change(console: Console, cluster_id: str, kind: type[A], path: str, body: Any) -> A:
+    """By the leader's control plane. Raises ConsoleError; where nobody knows whether it was done, it says so."""
+    _, url = console.control_url(cluster_id, None)
+    try:
+        return read(kind, await console.nodes.json("POST", url, path, json=body, timeout_s=BEGUN_WITHIN_S))
+    except NothingListens as error:
+        raise NodeUnreachable(f"{error.detail}. Nothing was changed.", code=error.code) from None
+    except NodeRefused as refusal:  # a node's own answers say it
+        if refusal.node_status not in MAY_BE_DONE or "outcome" in refusal.body:
+            raise
+        why = f"{url} answered {refusal.node_status}: {refusal.detail}"
+    except NodeUnreachable as error:
+        why = error.detail
+    raise NodeUnreachable(
+        f"{why.removesuffix('.')}. It may have been done, or may yet be.", status=504, title="Outcome unknown",
+        action=LOOK_FIRST, outcome="unknown",
+    )  # fmt: skip
 
 
 def teller(view: GroupView) -> str:

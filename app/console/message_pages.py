@@ -9,7 +9,9 @@ would do where that can be known, and ends on a page that says what came of it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
@@ -19,7 +21,17 @@ from starlette.responses import RedirectResponse, Response
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
 from app.console.console import Console
 from app.console.errors import ConsoleError, Invalid
-from app.console.message_live import LIVE, Listing, ask, base, change, group_context, overview_context, topic_context
+from app.console.message_live import (
+    LIVE,
+    Listing,
+    ask,
+    base,
+    change,
+    group_context,
+    overview_context,
+    topic_context,
+    would_change,
+)
 from node.views.message_answers import Messages, OffsetsReset, Produced
 
 __all__ = ["LIVE", "router"]
@@ -30,6 +42,12 @@ FOUND: Final = 16
 Name = Annotated[str, Query(max_length=255)]
 FormName = Annotated[str, Form(max_length=255)]
 To = Literal["earliest", "latest", "offset", "time"]
+Status = Literal["SEND_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"]
+# What a message lacks that a master in classic mode has stored.
+LACKS: Final[Mapping[str, str]] = {
+    "SEND_OK": "", "FLUSH_DISK_TIMEOUT": "it was not on the master's disk in time",
+    "FLUSH_SLAVE_TIMEOUT": "no slave had it in time", "SLAVE_NOT_AVAILABLE": "no slave is connected that could take it",
+}  # fmt: skip
 
 
 def page(request: Request, name: str, context: Context) -> Response:
@@ -49,10 +67,12 @@ async def overview(
 
 @router.get("/clusters/{cluster_id}/messages/topics/{topic}")
 async def topic_page(
-    request: Request, cluster_id: ClusterId, topic: str, console: ConsoleDep, viewer: ViewerDep, sent: Name = ""
-) -> Response:
+    request: Request, cluster_id: ClusterId, topic: str, console: ConsoleDep, viewer: ViewerDep, sent: Name = "",
+    status: Status = "SEND_OK",
+) -> Response:  # fmt: skip
     context = await topic_context(console, cluster_id, viewer.role_on(cluster_id), topic)
-    return page(request, "topic", {**context, "sent": sent})
+    more = {"sent": sent, "lacks": LACKS[status], "form": str(uuid.uuid4())}
+    return page(request, "topic", {**context, **more})
 
 
 @router.get("/clusters/{cluster_id}/messages/groups/{group}")
@@ -103,18 +123,21 @@ async def find(
 # --- changes ----------------------------------------------------------------------------------------------------------
 @router.post("/clusters/{cluster_id}/messages/topics/{topic}/send")
 async def send(
-    cluster_id: ClusterId, topic: str, console: ConsoleDep, body: Annotated[str, Form(max_length=65_536)] = "",
-    key: FormName = "", tag: FormName = "",
+    cluster_id: ClusterId, topic: str, console: ConsoleDep, viewer: ViewerDep,
+    body: Annotated[str, Form(max_length=65_536)] = "", key: FormName = "", tag: FormName = "",
+    form: Annotated[str, Form(max_length=64)] = "",
 ) -> Response:  # fmt: skip
-    """A test message. Raises ConsoleError, which says whether it is stored."""
+    """A test message. `form` is another one on each page. Raises ConsoleError, which says whether it is stored."""
     if not body:
         raise Invalid("A message has a body. Nothing was stored.")
     said: dict[str, str | list[str]] = {"topic": topic, "body": body, "keys": [key.strip()] if key.strip() else []}
     if tag.strip():
         said["tag"] = tag.strip()
-    stored = await change(console, cluster_id, Produced, "POST", "messages", said)
+    work = partial(change, console, cluster_id, Produced, "messages", said)
+    same = (viewer.user_id, cluster_id, topic, body, key, tag, form)
+    stored = await (console.messages_sent.send(same, work) if form else work())
     path = f"/clusters/{cluster_id}/messages/topics/{quote(topic, safe='')}?sent={quote(stored.message_id)}"
-    return RedirectResponse(path, status_code=303)
+    return RedirectResponse(path + (f"&status={stored.status}" if LACKS[stored.status] else ""), status_code=303)
 
 
 @router.post("/clusters/{cluster_id}/messages/groups/{group}/reset")
@@ -138,4 +161,4 @@ async def reset(
         "time": (time.strip() or None) if to == "time" else None, "dry_run": dry_run,
     }  # fmt: skip
     path = f"consumer-groups/{quote(group, safe='')}/reset"
-    return await change(console, cluster_id, OffsetsReset, "POST", path, body)
+    return await (would_change if dry_run else change)(console, cluster_id, OffsetsReset, path, body)

@@ -233,6 +233,68 @@ def test_a_test_message_and_a_reset_go_to_the_leader_and_come_back_to_the_page(t
     over(tmp_path, work)
 
 
+def sends(kit: Kit) -> int:
+    return sum(one.method == "POST" for one in kit.group.requests)
+
+
+def test_a_form_that_is_sent_twice_stores_one_message(tmp_path: Path) -> None:
+    """A double click stored two, and so did a reload of an answer that told of an unknown outcome."""
+
+    async def work(kit: Kit) -> None:
+        person, path = await kit.person(role="operator"), f"{PAGE}/topics/t/send"
+        drawn = (await person.get(f"{PAGE}/topics/t")).text
+        found = re.search(r'name="form" value="([0-9a-f-]{36})"', drawn)
+        assert found is not None and found[1] not in (await person.get(f"{PAGE}/topics/t")).text
+        form = {"body": "hello", "form": found[1]}
+        both = await asyncio.gather(*(person.change("POST", path, data=form) for _ in range(2)))
+        both.append(await person.change("POST", path, data=form))
+        assert {one.status_code for one in both} == {303} and sends(kit) == 1
+        assert len({one.headers["location"] for one in both}) == 1
+        assert (await person.change("POST", path, data={**form, "body": "another"})).status_code == 303
+        other = await kit.person("bob", role="operator")
+        assert (await other.change("POST", path, data=form)).status_code == 303 and sends(kit) == 3
+
+    over(tmp_path, work)
+
+
+def test_what_came_of_a_message_that_nobody_answered_is_unknown(tmp_path: Path) -> None:
+    """The page said to try again."""
+
+    async def work(kit: Kit) -> None:
+        person, path, leader = await kit.person(role="operator"), f"{PAGE}/topics/t/send", kit.group.nodes["n0"]
+        for n, odd in enumerate(({"topic": 5}, b"no JSON", [])):
+            leader.odd["messages"] = leader.odd["consumer-groups"] = odd
+            form, before = {"body": "hello", "form": f"f{n}"}, sends(kit)
+            for _ in range(2):
+                answer = await person.change("POST", path, data=form)
+                assert answer.status_code == 504 and "Outcome unknown" in answer.text
+                assert "It may have been done, or may yet be." in answer.text and "Do not send it again" in answer.text
+            assert sends(kit) == before + 1, "a reload sends nothing"
+            reset = await person.change("POST", f"{PAGE}/groups/g/reset", data={"topic": "t", "to": "latest"})
+            assert reset.status_code == 504 and "It may have been done, or may yet be." in reset.text
+        leader.odd.clear()
+        leader.alive = False
+        refused = await person.change("POST", path, data={"body": "hello", "form": "g"})
+        assert refused.status_code == 502 and "Nothing was changed." in refused.text
+        leader.alive = True
+        again = await person.change("POST", path, data={"body": "hello", "form": "g"})
+        assert again.status_code == 303, "what was refused can be sent again"
+
+    over(tmp_path, work)
+
+
+def test_a_message_that_no_slave_has_is_not_said_to_be_safe(tmp_path: Path) -> None:
+    async def work(kit: Kit) -> None:
+        assert isinstance(kit.group, BrokerGroup)
+        kit.group.changed = {"messages": {"status": "SLAVE_NOT_AVAILABLE"}}
+        person = await kit.person(role="operator")
+        answer = await person.change("POST", f"{PAGE}/topics/t/send", data={"body": "x"})
+        shown = (await person.get(answer.headers["location"])).text
+        assert "Stored, but no slave is connected that could take it: message" in shown
+
+    over(tmp_path, work)
+
+
 def test_without_a_leader_one_member_tells_all_of_a_page_and_is_named(tmp_path: Path) -> None:
     group = BrokerGroup()
 

@@ -20,6 +20,8 @@ from app.db.audits import FINAL
 from app.db.repositories import DONE, FAILED, UNKNOWN, Operations
 from app.health.facts import entries_of, spelled_range
 from node.background import Background, reason_of
+from node.views.reading import Unreadable, read
+from node.views.state import FaultView
 
 Json = dict[str, Any]
 KIND: Final = "scrub_and_repair"
@@ -56,16 +58,24 @@ class Work:
             steps.append({"text": text, "state": "skipped" if name in self.skipped else state})
         return {"steps": steps, "detail": self.detail}
 
-    def saw(self, faults: list[Json]) -> None:
+    def saw(self, faults: list[FaultView]) -> None:
         """The range that is audited afterwards covers everything that was damaged."""
         for one in faults:
-            low, high = int(one["first_index"]), int(one["last_index"])
+            low, high = one.first_index, one.last_index
             self.from_index = low if self.from_index is None else min(low, self.from_index)
             self.to_index = high if self.to_index is None else max(high, self.to_index)
 
 
-def faults_of(state: Json) -> list[Json]:
-    return list(state.get("faults") or [])
+def faults_of(state: Json) -> list[FaultView]:
+    """What is damaged by a member's own word. Raises Ended: who does not say it has not said that nothing is."""
+    found = state.get("faults")
+    try:
+        if not isinstance(found, list):
+            raise Unreadable("faults is no list")
+        return [read(FaultView, one) for one in found]
+    except Unreadable as error:
+        text = f"{state.get('self_id')} does not say what of its log is damaged: {error}"
+        raise Ended(UNKNOWN, "Damage unknown", text) from None
 
 
 def mended_between(before: Json, after: Json) -> int:

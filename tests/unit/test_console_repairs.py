@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from sqlalchemy.exc import OperationalError
 
 from app.api import repairs as repairs_api
@@ -212,5 +213,24 @@ def test_repairing_needs_the_right_for_it(tmp_path: Path, monkeypatch: Any) -> N
         assert (await ann.change("POST", PAGE, data={"key": "k"})).headers["location"].startswith("/operations/")
         wrong = await ann.change("POST", f"/api/v1{PAGE}", json={"from_index": 9, "to_index": 7})
         assert wrong.status_code == 422 and "behind" in json.dumps(wrong.json())
+
+    over(tmp_path, Audits(), work, monkeypatch)
+
+
+@pytest.mark.parametrize("faults", [None, {}, "none", [7], [{"first_index": 1}]], ids=str)
+def test_a_member_that_does_not_say_what_is_damaged_has_not_said_that_nothing_is(
+    faults: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """An operation on it was done: nothing of its log is damaged."""
+
+    async def work(kit: Kit) -> None:
+        node = kit.group.nodes["n2"]
+        scrubbing(kit.group, node, found=0)
+        node.faults = faults
+        ann = await kit.person("ann", "operator")
+        begun = await ann.change("POST", f"/api/v1{PAGE}", json={})
+        operation = await ended(kit, begun.json()["id"])
+        assert operation["state"] == "unknown" and operation["problem"]["title"] == "Damage unknown"
+        assert "n2 does not say what of its log is damaged" in operation["problem"]["detail"]
 
     over(tmp_path, Audits(), work, monkeypatch)

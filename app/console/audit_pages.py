@@ -7,6 +7,7 @@ looks: no names, no tokens, no bodies.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -235,7 +236,7 @@ async def cluster_page(
         "form": {"depth": "bytes", "from_index": "", "to_index": "", "error": None} | (form or {}),
         "scheduled": {"depth": "bytes", "every": "day", "at": "", "error": None} | (scheduled or {}),
         "depths": [{"name": depth, "text": DEPTH_TEXT[depth]} for depth in ("bytes", "digest", "chain")],
-        "periods": list(PERIODS),
+        "periods": list(PERIODS), "key": str(uuid.uuid4()),
         "schedules": [
             schedule_json(row) | {"every": spelled_period(row.every_s)}
             for row in await kept.newest(view.cluster.id, SCHEDULES_SHOWN)
@@ -251,6 +252,7 @@ async def start_from_form(
     depth: Annotated[str, Form(max_length=16)] = "bytes",
     from_index: Annotated[str, Form(max_length=32)] = "",
     to_index: Annotated[str, Form(max_length=32)] = "",
+    key: Annotated[str, Form(max_length=128)] = "",
 ) -> Response:
     """A wrong field comes back in the form, filled in as it was."""
     view = request.app.state.console.group_view(cluster_id)
@@ -258,7 +260,9 @@ async def start_from_form(
         if depth not in DEPTHS:
             raise Invalid(f"depth is one of {', '.join(DEPTHS)}")
         low, high = index_of(from_index, "from"), index_of(to_index, "to")
-        audit = await start_audit(request, view, depth=depth, from_index=low, to_index=high)
+        audit = await start_audit(
+            request, view, depth=depth, from_index=low, to_index=high, idempotency_key=key or None
+        )
     except Invalid as error:
         form = {"depth": depth, "from_index": from_index, "to_index": to_index, "error": error.detail}
         return await cluster_page(request, view, form, status=422)

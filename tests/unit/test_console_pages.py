@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -357,5 +358,27 @@ def test_the_page_of_an_audit_asks_for_a_stream_only_where_there_is_one(tmp_path
         runner.live[row.id] = await runner.get(row.id)
         assert "data-live=" in (await ann.get(place)).text
         assert (await ann.get(stream.replace("/audit?", "/audit/snapshot?"))).status_code == 200
+
+    over(tmp_path, work)
+
+
+def test_an_audits_form_that_is_sent_twice_starts_one_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double click started two, of everything there is."""
+    keys: list[str | None] = []
+
+    async def started(*_: Any, idempotency_key: str | None, **__: Any) -> dict[str, str]:
+        keys.append(idempotency_key)
+        return {"id": "a1"}
+
+    async def work(kit: Kit) -> None:
+        ann = await kit.person()
+        monkeypatch.setattr("app.console.audit_pages.start_audit", started)
+        drawn = [re.search(r'name="key" value="([^"]+)"', (await ann.get(f"{GROUP}/audits")).text) for _ in range(2)]
+        for one in drawn:
+            assert one is not None
+            for _ in range(2):
+                sent = await ann.change("POST", f"{GROUP}/audits", data={"depth": "chain", "key": one[1]})
+                assert sent.headers["location"] == f"{GROUP}/audits/a1"
+        assert keys[0] and keys[0] == keys[1] != keys[2] == keys[3]
 
     over(tmp_path, work)

@@ -6,6 +6,7 @@ out; a value of another type or beyond its bounds is refused, whoever sent it.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Annotated, Any, Final
 
@@ -39,6 +40,23 @@ Text = Annotated[str, StringConstraints(strict=True, max_length=TEXT_MAX)]
 Flag = Annotated[bool, Strict()]
 Bounded = Field(max_length=ITEMS_MAX)
 OfMembers = Field(max_length=PEERS_MAX)
+
+
+def writable(value: JsonObject) -> JsonObject:
+    """pydantic looks into fields of text only: what stands deeper may be half of a character, or a number without end.
+    Raises PydanticCustomError."""
+    written_bytes(value)
+    return value
+
+
+def written_bytes(value: JsonObject) -> int:
+    """How long it is as JSON. Raises PydanticCustomError."""
+    try:
+        return len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except UnicodeEncodeError:
+        raise PydanticCustomError("string_unicode", "is no text that can be written") from None
+    except ValueError:
+        raise PydanticCustomError("odd_number", "holds a number that is none") from None
 
 
 def first(most: int) -> BeforeValidator:

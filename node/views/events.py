@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator
-from pydantic_core import PydanticCustomError
 
-from node.views.base import AnswerView, Bounded, JsonObject, Text, View
+from node.views.base import AnswerView, Bounded, JsonObject, Text, View, written_bytes
 
 DETAIL_BYTES_MAX: Final = 16 << 10  # a console keeps 20,000 of a group, and draws hundreds
 
@@ -18,14 +16,8 @@ def _detail(value: Any) -> Any:
     return {"text": value} if isinstance(value, str) else value
 
 
-def _writable(value: JsonObject) -> JsonObject:
-    """pydantic looks into fields of text only: what stands deeper may be half of a character, or without end."""
-    try:
-        size_bytes = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
-    except UnicodeEncodeError:
-        raise PydanticCustomError("string_unicode", "is no text that can be written") from None
-    except ValueError:
-        raise PydanticCustomError("odd_number", "holds a number that is none") from None
+def _short(value: JsonObject) -> JsonObject:
+    size_bytes = written_bytes(value)
     return value if size_bytes <= DETAIL_BYTES_MAX else {"text": f"{size_bytes:,} bytes of detail are left out"}
 
 
@@ -37,7 +29,7 @@ class EventView(View):
     kind: Text | None = None
     severity: Text | None = None
     text: Text | None = None
-    detail: Annotated[JsonObject, BeforeValidator(_detail), AfterValidator(_writable)] | None = None
+    detail: Annotated[JsonObject, BeforeValidator(_detail), AfterValidator(_short)] | None = None
 
 
 class EventsView(AnswerView):

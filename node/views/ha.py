@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from node.views.base import FirstAlarms, Flag, JsonObject, Number, Text, View, Whole
+from node.views.base import FirstAlarms, Flag, JsonObject, Number, Text, View, Whole, writable
 
 HaRole = Literal["SYNC_MASTER", "ASYNC_MASTER", "SLAVE"]
 HA_ITEMS_MAX = 1000
@@ -193,7 +193,7 @@ class HaView(View):
     waiting_count: Whole | None = None
     so_far: HaCounts | None = None
     problems: Annotated[tuple[HaProblem, ...], FirstAlarms] = ()
-    metadata: JsonObject | None = None
+    metadata: Annotated[JsonObject, AfterValidator(writable)] | None = None
 
 
 HaMasterRole = Literal["SYNC_MASTER", "ASYNC_MASTER"]

@@ -16,6 +16,7 @@ from app.health.facts import natural
 from app.times import shifted, time_of
 from node.config import ConfigError, load
 from node.protocol.peers import name_in, parse_peers
+from node.views.ha import HaView
 from node.views.kinds import VIEWS
 from node.views.reading import Unreadable, read
 from node.views.state import StateView
@@ -83,6 +84,16 @@ def test_an_odd_state_counts_as_no_answer_and_says_why(path: str, value: Any, sa
     with pytest.raises(Unreadable) as said:
         read(StateView, with_field(state, path, value))
     assert str(said.value) == says
+
+
+def test_a_pairs_metadata_that_cannot_be_written_are_refused() -> None:
+    """They were a failure of the list of its brokers in REST (500)."""
+    said = {"as_of": "", "broker": "ok", "name": "p", "self_id": "a", "address": "h:1", "ha_address": "h:2"}
+    assert read(HaView, {**said, "metadata": {"a": [1.5, "x"]}}).metadata == {"a": [1.5, "x"]}
+    for odd, says in (([NAN], "holds a number that is none"), ({"b": "\ud800"}, "is no text that can be written")):
+        with pytest.raises(Unreadable) as refused:
+            read(HaView, {**said, "metadata": {"a": odd}})
+        assert str(refused.value) == f"metadata {says}"
 
 
 WHOLE_ANSWERS: list[Any] = [[], 7, "up", NAN, b"", b"\xff\xfe", b"[" * 100_000, {"state": 1}]

@@ -5,9 +5,9 @@ Times are RFC 3339 UTC; null where nothing is known. `perm` is RocketMQ's: 4 to 
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, FiniteFloat
+from pydantic import AfterValidator, BaseModel, FiniteFloat
 
 BrokerState = Literal["ok", "down"]
 Role = Literal["MASTER", "SLAVE"]
@@ -19,19 +19,28 @@ OVERDUE_MS: Final = 5000
 """A delivery takes one put; what has been due for so long is held up."""
 
 
+def _within_63_bits(value: int) -> int:
+    if abs(value) >= 1 << 63:
+        raise ValueError("is out of range")
+    return value
+
+
+Int = Annotated[int, AfterValidator(_within_63_bits)]
+
+
 # --- the broker -----------------------------------------------------------------------------------------------------
 class Dispatch(BaseModel):
     """How far the committed log is in queues and index. `behind_ms`: for how long something committed has waited;
     `still_ms`: for how long nothing went on meanwhile; `stopped_by`: why nothing can. `end_offset`: behind it nothing
     can be read yet."""
 
-    committed_index: int
-    dispatched_index: int
-    behind_entries: int
-    behind_ms: int
-    still_ms: int
+    committed_index: Int
+    dispatched_index: Int
+    behind_entries: Int
+    behind_ms: Int
+    still_ms: Int
     stopped_by: str | None
-    end_offset: int
+    end_offset: Int
 
 
 class NameServer(BaseModel):
@@ -54,7 +63,7 @@ class RoleChange(BaseModel):
 
     at: str | None
     state: str
-    term: int
+    term: Int
     change: str
     outcome: Outcome
     took_ms: FiniteFloat
@@ -64,18 +73,18 @@ class RoleChange(BaseModel):
 class LevelPending(BaseModel):
     """Messages that wait in one delay level: `due_at` is the first one's time, `overdue_ms` how long ago that was."""
 
-    level: int
-    delay_ms: int
-    waiting: int
+    level: Int
+    delay_ms: Int
+    waiting: Int
     due_at: str | None
-    overdue_ms: int
+    overdue_ms: Int
 
 
 class Schedule(BaseModel):
     """The schedule service of a master. `delivered`: since its process began; `levels`: those with messages."""
 
-    waiting: int
-    delivered: int
+    waiting: Int
+    delivered: Int
     levels: list[LevelPending]
 
 
@@ -83,8 +92,8 @@ class GroupTransactions(BaseModel):
     """Open transactions of one producer group; `producers`: how many of it are connected, to be asked."""
 
     producer_group: str
-    open: int
-    producers: int
+    open: Int
+    producers: Int
 
 
 class Transactions(BaseModel):
@@ -92,11 +101,11 @@ class Transactions(BaseModel):
     open; `oldest_at`: by its producer's clock; `unanswered`: asked three times or more, and not decided; after
     `checks_max` checks one is given up. `groups`: those with most, 20 at most."""
 
-    open: int
+    open: Int
     all_read: bool
     oldest_at: str | None
-    unanswered: int
-    checks_max: int
+    unanswered: Int
+    checks_max: Int
     groups: list[GroupTransactions]
 
 
@@ -104,25 +113,25 @@ class Kept(BaseModel):
     """How long messages are kept: files of the log go `hours` after they were written last, in the hours `delete_when`
     of the day; null: for ever."""
 
-    hours: int
+    hours: Int
     delete_when: list[str]
-    max_log_bytes: int
+    max_log_bytes: Int
 
 
 class Counts(BaseModel):
     """`consumer_groups`: those with members now."""
 
-    topics: int
-    consumer_groups: int
-    consumers: int
-    producers: int
+    topics: Int
+    consumer_groups: Int
+    consumers: Int
+    producers: Int
 
 
 class DamagedMessage(BaseModel):
     """A message that was read and is not what was written: its place in the log, and its topic, queue and offset where
     they can be read."""
 
-    offset: int
+    offset: Int
     message: str | None
 
 
@@ -141,13 +150,13 @@ class Broker(BaseModel):
     address: str
     vip: bool
     role: Role | None
-    broker_id: int | None
-    term: int | None
+    broker_id: Int | None
+    term: Int | None
     leader_id: str | None
     name_servers: list[NameServer]
     dispatch: Dispatch | None
-    connections: int | None
-    pulls_held: int | None
+    connections: Int | None
+    pulls_held: Int | None
     counts: Counts | None
     kept: Kept | None
     schedule: Schedule | None
@@ -164,15 +173,15 @@ class Topic(BaseModel):
     (`size_is_estimated`)."""
 
     topic: str
-    read_queues: int
-    write_queues: int
-    perm: int
+    read_queues: Int
+    write_queues: Int
+    perm: Int
     is_ordered: bool
     is_system: bool
-    messages: int
-    messages_ever: int
+    messages: Int
+    messages_ever: Int
     messages_per_s: FiniteFloat | None
-    size_bytes: int
+    size_bytes: Int
     size_is_estimated: bool
     oldest_at: str | None
     newest_at: str | None
@@ -196,10 +205,10 @@ class TopicDeleted(BaseModel):
 class QueueOffsets(BaseModel):
     """From `min_offset` up to, without, `max_offset`; when the first and the last message were stored."""
 
-    queue_id: int
-    min_offset: int
-    max_offset: int
-    messages: int
+    queue_id: Int
+    min_offset: Int
+    max_offset: Int
+    messages: Int
     oldest_at: str | None
     newest_at: str | None
 
@@ -242,11 +251,11 @@ class ConsumerGroup(BaseModel):
     consume_enabled: bool
     subscriptions: list[SubscribedTopic]
     topics: list[str]
-    topics_left_out: int = 0
-    lag_messages: int
-    lag_ms: int
+    topics_left_out: Int = 0
+    lag_messages: Int
+    lag_ms: Int
     lag_since: str | None
-    queues_without_offset: int
+    queues_without_offset: Int
 
 
 class ConsumerGroups(BaseModel):
@@ -263,12 +272,12 @@ class GroupQueue(BaseModel):
     (`average`); null: no client has it, or each has all (broadcasting)."""
 
     topic: str
-    queue_id: int
-    committed_offset: int | None
-    min_offset: int
-    max_offset: int
-    lag_messages: int | None
-    lag_ms: int | None
+    queue_id: Int
+    committed_offset: Int | None
+    min_offset: Int
+    max_offset: Int
+    lag_messages: Int | None
+    lag_ms: Int | None
     client_id: str | None
     assigned_by: Literal["lock", "average"] | None
 
@@ -278,15 +287,15 @@ class OneConsumerGroup(ConsumerGroup):
 
     as_of: str
     queues: list[GroupQueue]
-    queues_left_out: int
+    queues_left_out: Int
 
 
 class QueueReset(BaseModel):
     """`before` null: nothing was committed."""
 
-    queue_id: int
-    before: int | None
-    after: int
+    queue_id: Int
+    before: Int | None
+    after: Int
 
 
 class OffsetsReset(BaseModel):
@@ -303,10 +312,10 @@ class Body(BaseModel):
     """As it was sent: `text`, or `base64` where it is no UTF-8 or its control characters take too much room as text
     (`why`). Where it cannot be opened (`why` and not `opened`), as it lies."""
 
-    stored_bytes: int
+    stored_bytes: Int
     compression: str
     crc_ok: bool
-    bytes: int | None
+    bytes: Int | None
     opened: bool
     why: str | None = None
     text: str | None = None
@@ -317,19 +326,19 @@ class QueueUnit(BaseModel):
     """The unit of the consume queue, and whether it points to this message."""
 
     file: str
-    queue_offset: int
+    queue_offset: Int
     points_here: bool
-    points_to_offset: int | None
+    points_to_offset: Int | None
 
 
 class Where(BaseModel):
     """Where it lies here: entry, physical offset, file, queue unit, index files."""
 
-    offset: int
-    size_bytes: int
+    offset: Int
+    size_bytes: Int
     file: str
-    file_position: int | None
-    entry_index: int | None
+    file_position: Int | None
+    entry_index: Int | None
     queued: bool
     queue_unit: QueueUnit | None
     index_files: list[str]
@@ -341,8 +350,8 @@ class Message(BaseModel):
 
     message_id: str
     topic: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Int
+    queue_offset: Int
     born_at: str | None
     born_host: str
     stored_at: str | None
@@ -351,11 +360,11 @@ class Message(BaseModel):
     keys: list[str]
     properties: dict[str, str]
     transaction: str
-    prepared_transaction_offset: int
-    reconsume_times: int
-    flag: int
-    sys_flag: int
-    version: int
+    prepared_transaction_offset: Int
+    reconsume_times: Int
+    flag: Int
+    sys_flag: Int
+    version: Int
     left_out: str | None = None
     body: Body
     where: Where | None
@@ -374,8 +383,8 @@ class Produced(BaseModel):
     committed; the others of a master in classic mode that has not yet what it promises, its disk or its slaves."""
 
     topic: str
-    queue_id: int
-    queue_offset: int
+    queue_id: Int
+    queue_offset: Int
     message_id: str
     unique_key: str
     status: Literal["SEND_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"] = "SEND_OK"

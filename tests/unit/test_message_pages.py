@@ -495,3 +495,25 @@ def test_a_time_without_end_is_no_answer(endless: Any) -> None:
     with pytest.raises(NodeUnreachable):
         read(Topic, example("get /api/v1/topics")["items"][0] | {"messages_per_s": endless})
     assert read(Broker, said).role_changes
+
+
+def test_a_number_that_no_page_can_reckon_with_is_no_answer(tmp_path: Path) -> None:
+    """The pages failed (500) where one member answered an age of 400 digits."""
+
+    async def work(kit: Kit) -> None:
+        assert isinstance(kit.group, BrokerGroup)
+        person, huge = await kit.person(), 10**400
+        for at, field, path in (
+            ("consumer-groups/g", "lag_ms", "/groups/g"), ("topics/t", "size_bytes", "/topics/t"),
+        ):  # fmt: skip
+            kit.group.changed = {at: {field: huge}}
+            page = await person.get(f"{PAGE}{path}")
+            assert page.status_code == 502 and "answers something else than is expected" in page.text, at
+        said = example("get /api/v1/broker")
+        late = {"dispatch": said["dispatch"] | {"behind_ms": huge}}
+        for node in kit.group.nodes.values():
+            node.odd["broker"] = said | {"self_id": node.id} | late
+        page = await person.get(PAGE)
+        assert page.status_code == 200 and "No broker&#39;s state is known." in page.text
+
+    over(tmp_path, work)

@@ -106,9 +106,13 @@ class Lane:
     def _look_at_deadlines(self) -> None:
         """One timer for all: they are due in the order in which they were sent."""
         self._timer = None
-        while self._open and (self._open[0][2].done() or self._open[0][1] <= self._loop.time()):
-            opaque, _due, answer = self._open.popleft()
-            if not answer.done():
+        while self._open:
+            opaque, due_s, answer = self._open[0]
+            has_answer = answer.done() and not answer.cancelled()  # what its caller cancelled still waits for one
+            if not has_answer and due_s > self._loop.time():
+                break
+            self._open.popleft()
+            if not has_answer:
                 self._link.fail_one(opaque, TimeoutError(f"no answer within {self._deadline_s:g} s"))
         self._look_later()
 

@@ -14,6 +14,7 @@ from node.protocol.entry import HEAD_BYTES
 from node.store.memory_store import MemoryStore
 from node.transport.lane_frames import LaneAppend, encode_lane_append
 from node.transport.slab_frames import AppendedByte, decode_append_answer
+from tests.unit.engine_kit import until
 from tests.unit.test_engine import run
 
 
@@ -133,6 +134,24 @@ def test_a_cancelled_append_ends_the_lane(tmp_path: Path) -> None:
         lane.append([b"a"]).cancel()
         await client.append(b"behind it")  # on the same connection: its answer comes later
         assert "cancelled" in lane.ended
+
+    assert run(tmp_path, MemoryStore(), work) == 0
+
+
+def test_a_cancelled_append_that_gets_no_answer_ends_the_lane_at_its_deadline(tmp_path: Path) -> None:
+    """Its place in the window was taken for good, and the lane went on behind what nobody knows."""
+
+    async def work(engine: Engine, client: LedgerClient) -> None:
+        lane = await client.open_lane()
+        lane._deadline_s = 0.05
+        link = client._links["n0"]
+        connection = link._connection
+        assert connection is not None
+        connection.stop_reading("a test")
+        lane.append([b"a"]).cancel()
+        await until(lambda: bool(lane.ended))
+        assert "cancelled" in lane.ended and not lane.waits and not lane._open
+        connection.resume_reading("a test")
 
     assert run(tmp_path, MemoryStore(), work) == 0
 

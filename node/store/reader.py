@@ -146,7 +146,7 @@ class StoreReader:
             walk = Walk(self._data, self._vouched(slot), last_index=upto_index)
             for _ in walk.slabs():
                 pass
-            if upto_index is not None or not (walk.stop.is_alien or self._java_was_here()):
+            if upto_index is not None or not (walk.stop.is_alien or self.java_was_here()):
                 return walk.cursor
             start = walk.cursor if walk.stop.is_alien else begin
             return self._surveyed(start)
@@ -162,7 +162,7 @@ class StoreReader:
         self.unsealed_from = survey.unsealed_from
         return survey.end
 
-    def _java_was_here(self) -> bool:
+    def java_was_here(self) -> bool:
         """Whether a Java node had this directory since: our engines write both term files alike."""
         ours, java = read_hard_state(self.directory, self.platform), read_currterm(self.directory, self.platform)
         return ours is not None and java is not None and java != (ours.term, ours.voted_for)

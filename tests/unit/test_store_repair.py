@@ -11,6 +11,7 @@ from node.store.reader import StoreReader
 from node.store.repair.command import main
 from tests.unit.store_fixtures import entries_of, open_store
 from tests.unit.store_layout import build, currterm
+from tests.unit.store_repair_fixtures import everything, stopped_member
 
 
 def test_a_lost_term_is_set_by_a_person_and_never_below_the_logs(
@@ -62,3 +63,29 @@ def test_a_directory_of_the_java_node_needs_no_repair(tmp_path: Path, capsys: py
     build([(1, 1, b"x")], seal=False).save(tmp_path)
     assert main([str(tmp_path), "--adopt"]) == 1
     assert "nothing to repair" in capsys.readouterr().err
+
+
+def test_a_store_of_our_own_is_not_adopted_by_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its seals began anew behind the log: nothing that rots in it was found any more, and no way led back."""
+    directory = stopped_member(tmp_path)
+    before = everything(directory)
+    for more in ((), ("--dry-run",), ("--group", "g", "--id", "n0")):
+        assert main([str(directory), "--adopt", *more]) == 1
+        assert "no Java node wrote to" in capsys.readouterr().err
+        assert everything(directory) == before
+    currterm(directory, 7, "n2")  # a Java node voted, and wrote nothing else
+    assert main([str(directory), "--adopt"]) == 0
+    assert StoreReader(directory).end_index == 59
+
+
+def test_entries_alone_say_that_a_java_node_was_here(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append_as_leader([b"one"], 1)
+    store.close()
+    sealed, mixed = build([(1, 1, b"one")]), build([(1, 1, b"one"), (1, 1, b"java")], seal=False)
+    at = sealed.positions[0] + sealed.sizes[0]
+    path = tmp_path / "data" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[:at] + bytes(mixed.data[0][at:]))
+    (tmp_path / "index" / f"{0:020d}").write_bytes(bytes(mixed.index[0]))
+    assert main([str(tmp_path), "--adopt"]) == 0
+    assert StoreReader(tmp_path).end_index == 1

@@ -58,6 +58,25 @@ def adopt(
     return report
 
 
+def adopt_after_java(
+    directory: Path, platform: Platform, group: str | None = None, node_id: str | None = None
+) -> Report:
+    """The same where somebody asks for it. Raises StoreRefused where our file is there and no Java node was: seals that
+    begin anew behind a sound log are the end of its checksums, and nothing brings them back."""
+    try:
+        identity = read_identity(directory, platform)
+    except StoreRefused:
+        identity = None
+    if identity is not None and identity.kind != BROKER_NAME and not platform.exists(directory / ADOPTING):
+        reader = StoreReader(directory, platform=platform)
+        if reader.unsealed_from is None and not reader.java_was_here():
+            raise StoreRefused(
+                f"no Java node wrote to {directory} since: there is nothing to adopt, and nothing was changed; start"
+                f" the member, or see what else is wrong: quorumscope store repair {directory}"
+            )
+    return adopt(directory, platform, group, node_id)
+
+
 def _known(directory: Path, platform: Platform, group: str | None, node_id: str | None) -> tuple[Identity, bool]:
     """Whose store it is, from its file or else from the options; and whether the file is lost."""
     try:

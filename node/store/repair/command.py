@@ -22,7 +22,7 @@ from node.store.errors import StoreError
 from node.store.files.data_lock import DataLock
 from node.store.files.platform import OS, Platform
 from node.store.repair.actions import accept_loss, discard_from, set_term
-from node.store.repair.adopt import adopt
+from node.store.repair.adopt import adopt_after_java
 from node.store.repair.dry_run import DryRun
 from node.store.repair.from_member import heal_from
 from node.store.repair.problems import look
@@ -68,7 +68,7 @@ def _action(options: argparse.Namespace) -> Action | None:
         wanted = Wanted(options.keep, options.peer, options.group_token, options.log_of)
         return lambda directory, platform: recover_members(directory, wanted, platform)
     if options.adopt:
-        return lambda directory, platform: adopt(directory, platform, options.group, options.id)
+        return lambda directory, platform: adopt_after_java(directory, platform, options.group, options.id)
     return None
 
 

@@ -166,7 +166,9 @@ class Nodes:
             sent["authorization"] = f"Bearer {shown}"
         if self.renewal_due(control_url):
             sent["connection"] = "close"
-        limit: Any = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+        limit: Any = httpx2.USE_CLIENT_DEFAULT
+        if timeout_s is not None:  # for an answer; whoever is not there takes no connection as soon as ever
+            limit = httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         target = f"{control_url}/api/v1/{path}"
         try:
             async with self.slots, asyncio.timeout(TOTAL_S if timeout_s is None else timeout_s):

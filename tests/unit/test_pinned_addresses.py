@@ -310,6 +310,25 @@ def test_a_byte_now_and_then_is_left_at_the_time_limit(monkeypatch: pytest.Monke
     run(work())
 
 
+@pytest.mark.parametrize("within_s", [None, 15.0])
+def test_who_takes_no_connection_is_given_up_soon_however_long_an_answer_may_take(within_s: float | None) -> None:
+    """An operator's action waits for an engine that is late, and not as long for a machine that is not there."""
+    asked: list[Any] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.extensions["timeout"])
+        return httpx2.Response(200, json={}, request=request)
+
+    async def work() -> None:
+        client = Nodes(ConsoleSettings(), httpx2.MockTransport(answer))
+        await client.json("POST", "http://127.0.0.1:1", "scrub", json={}, timeout_s=within_s)
+        await client.close()
+
+    run(work())
+    assert asked[0]["connect"] == nodes_module.CONNECT_TIMEOUT_S
+    assert asked[0]["read"] == (nodes_module.TIMEOUT_S if within_s is None else within_s)
+
+
 def test_nothing_is_unpacked_and_no_redirect_followed() -> None:
     async def work() -> None:
         assert await ask(Dripping(b"x", **{"content-encoding": "gzip"})) == "compressed"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 CONFIG_BYTES_MAX: Final = 1 << 20
+_PIECE_BYTES: Final = 64 << 10
 HANDED_OVER: Final = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", os.devnull)
 
 
@@ -32,10 +33,12 @@ def open_regular(path: Path, *, follows_link: bool = True) -> BinaryIO:
 
 def whole(file: BinaryIO, bytes_max: int) -> bytes:
     """All of it. Raises OSError, also where it has more bytes than that."""
-    data = file.read(bytes_max + 1)
-    if len(data) > bytes_max:
-        raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes", str(file.name))
-    return data
+    data = bytearray()
+    while piece := file.read(_PIECE_BYTES):
+        data += piece
+        if len(data) > bytes_max:
+            raise OSError(errno.EFBIG, f"it has more than {bytes_max} bytes", str(file.name))
+    return bytes(data)
 
 
 def read_regular(path: Path, bytes_max: int) -> bytes:

@@ -305,12 +305,17 @@ class Logs(Observer):
             raise Violation("verified_matches_leader", text)
 
     def _written(self, member: Member, index: int) -> EntryMeta | None:
-        """What it wrote there: a head that rotted since is read as it is, for no checksum covers it alone. Raises
-        StoreError."""
+        """What it wrote there, whatever rotted since. Raises StoreError."""
         assert member.store is not None
-        found = member.store.meta(index)
-        if found is None or not (member.damage.anywhere or index in member.damage.entries):
-            return found
+        has_rotted = member.damage.anywhere or index in member.damage.entries
+        try:
+            found = member.store.meta(index)
+        except StoreCorrupt:
+            if not has_rotted:
+                raise
+        else:
+            if found is None or not has_rotted:
+                return found
         held = self._mirrors.of[member.id].at(index)
         if held is None:
             raise StoreCorrupt(f"entry {index} of {member.id} rotted before it was seen")

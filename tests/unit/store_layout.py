@@ -69,13 +69,15 @@ def currterm(directory: Path, term: int, vote: str = "") -> None:
 
 def flip(path: Path, offset: int, mask: int = 0x10) -> None:
     """Damages one byte."""
-    content = bytearray(path.read_bytes())
-    content[offset] ^= mask
-    path.write_bytes(bytes(content))
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (was,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes((was ^ mask,)))
 
 
 def blank_out(path: Path, start: int, stop: int) -> None:
     """Zeroes a range, as sectors that were never written read."""
-    content = bytearray(path.read_bytes())
-    content[start:stop] = bytes(stop - start)
-    path.write_bytes(bytes(content))
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(stop - start))

@@ -57,7 +57,7 @@ def test_who_has_pinned_or_released_sees_it_at_once(released: bool) -> None:
         return SimpleNamespace(engine="ok")
 
     outdated: list[bool] = []
-    parts = parts_of(Link({"code": 200}), get=state)
+    parts = parts_of(Link({"code": 200}), get_late=state)
     parts.snapshots.outdate = lambda: outdated.append(True)
     changes = trim.release(parts, "o") if released else trim.pin(parts, "o", trim.NewPin(from_index=4, for_s=9))
     asyncio.run(changes)  # type: ignore[arg-type]

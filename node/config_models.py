@@ -249,7 +249,8 @@ class TimingTable(Table):
 
 class ControlTable(Table):
     address: Address = "127.0.0.1:8431"
-    """Where the control plane listens. Beyond loopback it needs token_file or tokens_file, and TLS."""
+    """Where the control plane listens. Beyond loopback it needs token_file or tokens_file, and TLS. On all addresses
+    (0.0.0.0) others reach it at the host of this member in [peers]."""
     allowed_hosts: Names = ()
     """Names that a Host header may carry beside the address itself."""
     token_file: Path | None = None

@@ -128,11 +128,11 @@ def _what(
 
 def _own(settings: Settings, token: str | None, ca: Path | None, spec: Callable[..., ReplicaSpec]) -> ReplicaSpec:
     """The control plane of the member whose configuration it is."""
-    control = settings.control
-    scheme = "https" if control.tls_cert_file is not None else "http"
+    from node.control_url import control_url
+
     own = settings.control_token_file
     authority = TlsFlags(ca).over(settings).ca  # as of every command with --config
-    return spec(f"{scheme}://{control.address}", token or (None if own is None else token_of(own)), authority)
+    return spec(control_url(settings), token or (None if own is None else token_of(own)), authority)
 
 
 @dataclass(frozen=True, slots=True)

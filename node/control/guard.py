@@ -25,6 +25,7 @@ from node.control.problems import KEYS_PATH, Problem, document, outcome_of, unex
 from node.control.rights import ANYBODY, OPEN_PATHS, THE_NODE, Caller, is_recorded, needed
 from node.control.trail import Recorder
 from node.control_tokens import ControlToken, digest_of, read_tokens, rfc3339, words_of
+from node.control_url import control_host
 from node.protocol.codes import ResponseCode
 from node.protocol.peers import name_in
 from node.request_head import fault_in_head, without_cookies
@@ -53,7 +54,7 @@ class Guard:
         self.app, self.recorder = app, recorder
         self.group = settings.node.group
         host = split_address(settings.control.address)[0]
-        self.hosts = set(settings.control.allowed_hosts) | {host}
+        self.hosts = {*settings.control.allowed_hosts, host, control_host(settings)}
         if is_loopback(host):
             self.hosts |= LOOPBACK_NAMES
         self.scheme = "https" if settings.control.tls_cert_file is not None else "http"

@@ -17,6 +17,7 @@ from node.control.data_look import DataLook
 from node.control.engine_link import EngineAway, EngineForeign, EngineLink, EngineRefused, EngineSilent
 from node.control.log_files import LogFiles
 from node.control.shared_work import SharedWork
+from node.control_url import control_url
 from node.protocol.codes import RequestCode
 from node.views.base import AnswerView, UnknownView
 from node.views.closures import ClosuresView
@@ -215,7 +216,7 @@ class Snapshots:
                 committed_chain_crc=None,
             ),
             peers=tuple(
-                PeerView(id=key, address=address, control_url=own_url(settings) if key == node.id else None)
+                PeerView(id=key, address=address, control_url=control_url(settings) if key == node.id else None)
                 for key, address in settings.peers.items()
             ),
             disk=DiskView(),
@@ -233,8 +234,3 @@ class Snapshots:
         if not await self.data_look.ask():
             return f"{nobody}, nor does the disk of {self.data_look.data}: see whether it hangs"
         return self.data_look.known or nobody
-
-
-def own_url(settings: Settings) -> str:
-    scheme = "https" if settings.control.tls_cert_file is not None else "http"
-    return f"{scheme}://{settings.control.address}"

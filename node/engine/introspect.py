@@ -12,6 +12,7 @@ from typing import Final
 
 from node.config import Settings
 from node.consensus.status import ApplierStatus, LogStatus, PeerStatus, ReplicaStatus
+from node.control_url import control_url
 from node.engine.clock import wall_text, wall_writer
 from node.engine.events import EventRing
 from node.engine.link_health import LateNs, in_time, link_view
@@ -172,9 +173,7 @@ class Introspection:
     @property
     def own_url(self) -> str:
         """Where this member's control plane is reached."""
-        control = self._settings.control
-        scheme = "https" if control.tls_cert_file is not None else "http"
-        return f"{scheme}://{control.address}"
+        return control_url(self._settings)
 
     def _leader_url(self, status: ReplicaStatus) -> str | None:
         return next((peer.api_url for peer in status.peers if peer.id == status.leader_id), None)

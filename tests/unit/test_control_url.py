@@ -1,0 +1,28 @@
+"""Where a control plane says that it is reached: what is of use on another machine."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from node.config import load
+from node.control.guard import Guard
+from node.control.problems import Problem
+from node.control_url import control_url
+
+
+@pytest.mark.parametrize(
+    ("listens", "peer", "url"),
+    [
+        ("10.0.0.7:8431", "db0.example:20911", "http://10.0.0.7:8431"),
+        ("0.0.0.0:8431", "db0.example:20911", "http://db0.example:8431"),
+        ("[::]:8431", "[fd00::7]:20911", "http://[fd00::7]:8431"),
+    ],
+)
+def test_one_that_listens_everywhere_says_where_its_member_is_known(listens: str, peer: str, url: str) -> None:
+    settings = load({"control.address": listens, "node.id": "n0", "peers": f"n0-{peer}"}, None, {})
+    assert control_url(settings) == url
+    guard = Guard(None, settings, None, None)  # type: ignore[arg-type]
+    guard.check_host({}, Headers({"host": url.removeprefix("http://")}))
+    with pytest.raises(Problem, match="is not a name of this node"):
+        guard.check_host({}, Headers({"host": "rebound.example:8431"}))

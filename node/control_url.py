@@ -6,26 +6,23 @@ asked 0.0.0.0 on another machine would ask that one's own member.
 
 from __future__ import annotations
 
-import ipaddress
-
 from node.config import Settings, split_address
+from node.protocol.peers import is_everywhere
 
 
 def control_host(settings: Settings) -> str:
     """The host alone, an IPv6 address without brackets."""
-    host, _ = split_address(settings.control.address)
-    known = settings.ha.address if settings.ha.is_classic else settings.peers.get(settings.node.id)
-    return split_address(known)[0] if known and is_every_address(host) else host
+    host = split_address(settings.control.address)[0]
+    others = (
+        (settings.ha.address, settings.broker.address)
+        if settings.ha.is_classic
+        else (settings.peers.get(settings.node.id),)
+    )
+    hosts = (host, *(split_address(one)[0] for one in others if one))
+    return next((one for one in hosts if not is_everywhere(one)), host)
 
 
 def control_url(settings: Settings) -> str:
     scheme = "https" if settings.control.tls_cert_file is not None else "http"
     host, port = control_host(settings), split_address(settings.control.address)[1]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def is_every_address(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False

@@ -14,13 +14,12 @@ from typing import Final
 from node.broker_table import BrokerTable
 from node.config_models import ControlTable
 from node.config_table import is_loopback
-from node.protocol.peers import split_address
+from node.protocol.peers import is_everywhere, split_address
 
 # What may pass, as where a machine comes up before its network: who meets it is started again. A port that is taken
 # stays so until somebody acts.
 NOT_YET: Final = "; see to its network, or"
 VIP_BELOW = 2  # RocketMQ's clients look for the VIP port so far below the broker's main one
-EVERY_HOST = frozenset({"0.0.0.0", "::"})
 
 
 def addresses_trouble(member_key: str, member: str, control: ControlTable, broker: BrokerTable, token: object) -> str:
@@ -47,7 +46,7 @@ def addresses_trouble(member_key: str, member: str, control: ControlTable, broke
 def is_one_host(one: str, other: str) -> bool:
     """Whether who listens at both needs two ports."""
     hosts = {"127.0.0.1" if host == "localhost" else host for host in (one, other)}
-    return len(hosts) == 1 or bool(hosts & EVERY_HOST)
+    return len(hosts) == 1 or any(is_everywhere(host) for host in hosts)
 
 
 def why_not_listening(address: str, error: OSError, key: str) -> str:

@@ -6,7 +6,6 @@ member answers, there is a page, which says what is wrong with it; a list that g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -18,17 +17,13 @@ from app.console.console import Console
 from app.console.cursors import INT64_MAX
 from app.console.entries_said import CutSaid, EntriesSaid, said
 from app.console.errors import ConsoleError
+from app.console.pages import page
 from app.health.group_view import GroupView
 
 router = APIRouter(include_in_schema=False, prefix="/clusters/{cluster_id}", dependencies=[OfALog])
 LOG_PAGE: Final = 50
 Node = Annotated[str | None, Query(max_length=64)]
 ShownAs = Annotated[Literal["text", "json", "hex"], Query(alias="as")]
-
-
-def page(request: Request, name: str, context: Mapping[str, object]) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(request, f"{name}.html", dict(context))
-    return answer
 
 
 @router.get("/log")

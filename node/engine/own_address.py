@@ -21,10 +21,9 @@ from node.consensus.replica import Replica
 from node.engine.clock import wall_text
 from node.engine.introspect import Introspection
 from node.engine.process import Process
-from node.protocol.peers import split_address
+from node.protocol.peers import is_everywhere, split_address
 from node.views.state import AlarmView
 
-ANYWHERE: Final = frozenset({"0.0.0.0", "::"})
 ALARM: Final = "own_address"
 
 
@@ -57,7 +56,7 @@ class OwnAddress:
         if said in ("", settings.self_address):
             return None
         (host, port), own = split_address(said), split_address(settings.self_address)
-        return None if port == own[1] and (own[0] in ANYWHERE or host == own[0]) else said
+        return None if port == own[1] and (is_everywhere(own[0]) or host == own[0]) else said
 
     def follow(self) -> None:
         """Listens where the configuration in effect says, in a moment."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -53,6 +54,14 @@ def check_host(host: str) -> None:
         raise ValueError(f'"{host}" is no host name: {error.__cause__ or error}') from error
     if not encoded or len(encoded) > HOST_BYTES_MAX or not HOST.fullmatch(encoded.decode("ascii", "replace")):
         raise ValueError(f'"{host}" is no host name')
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether who listens on that host listens on all addresses of the machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 @lru_cache(maxsize=64)

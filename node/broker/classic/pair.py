@@ -37,6 +37,7 @@ from node.member_secret import make_secret, read_secrets
 from node.message_store.local_store import LocalMessageStore
 from node.message_store.rebuild import NOWHERE
 from node.message_store.write_files import Disk, OsDisk
+from node.protocol.peers import is_everywhere
 
 Note = Callable[[str, str, str], None]
 Others = list[tuple[str, Hello | NoMaster]]
@@ -205,9 +206,8 @@ class Pair:
 
     # --- roles ------------------------------------------------------------------------------------------------------
     async def _begin_epoch(self, role: BrokerRole, *, is_promoted: bool = False, above: int = 0) -> None:
-        """It is master from here on, fenced where a later epoch was heard of meanwhile.
-
-        Raises MessageStoreError, OSError: it is not."""
+        """It is master from here on, fenced where a later epoch was heard of meanwhile. Raises MessageStoreError,
+        OSError: it is not."""
         pair = f"{self._settings.node.group}-{secrets.token_hex(PAIR_DIGITS)}"
         await self.keeper.flushed_and_dispatched()  # what is below the start of an epoch is on disk
         start = self.store.log.max_offset  # nothing is put, and nobody is followed, until this ends
@@ -355,7 +355,7 @@ class Pair:
     def own_address(self) -> str:
         """Where the other brokers reach this one."""
         host, port = split_address(self._settings.ha.address)
-        if host in ("0.0.0.0", "::"):
+        if is_everywhere(host):
             host = split_address(self._settings.broker.address)[0]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

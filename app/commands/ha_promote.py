@@ -1,6 +1,7 @@
 """`ha promote`: a slave becomes its pair's master, after whom it replaces, what it lacks and what stops it is read.
 
-Invariants: without `--yes` or a confirmation nothing is changed; what is passed over is named by its code, one by one.
+Invariants: it is done in the epoch that was read, and refused where another promotion came first; without `--yes` or a
+confirmation nothing is changed; what is passed over is named by its code, one by one.
 Exit codes: 0 it is master; 1 something stands against it; 75 nobody can say whether it is.
 """
 
@@ -15,7 +16,7 @@ from app.commands.control_calls import control_answer
 from app.commands.endings import Exit, Failure
 from app.commands.members import YesOption, confirmed
 from app.commands.output import JsonOption, say, show, show_json, show_lines
-from app.commands.targets import TokenFileOption, contexts_of, token_of
+from app.commands.targets import I64_MAX, TokenFileOption, contexts_of, token_of
 from app.commands.tls_options import CaOption, TlsFlags
 from node.views.ha import HaPromotion, HaView
 from node.views.reading import Unreadable, read
@@ -38,6 +39,12 @@ def promote(
     role: RoleOption = None,
     yes: YesOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would lose, and change nothing.")] = False,
+    if_term: Annotated[
+        int | None,
+        typer.Option(
+            "--if-term", metavar="N", min=0, max=I64_MAX, help="Only in this epoch; else the one it is in now."
+        ),
+    ] = None,
     ca: CaOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -45,11 +52,16 @@ def promote(
     """Make a slave its pair's master: what it lacks first."""
     token, (_, tls) = token_of(token_file), contexts_of(TlsFlags(ca))
     accepted = accept or []
-    body: dict[str, Any] = {"role": role, "accept": accepted}
     # An address that hangs is known within seconds here, and not after a promotion's minute.
     _status, said = control_answer("GET", node, "ha", token, tls=tls)
     if said.get("broker") == "down":
         raise Failure(Exit.UNREACHABLE, f"not promoted: its broker is down: {said.get('reason')}")
+    # Who confirms has this epoch before them: one that a promotion elsewhere began meanwhile is another question.
+    body: dict[str, Any] = {
+        "role": role,
+        "accept": accepted,
+        "if_term": said.get("epoch") if if_term is None else if_term,
+    }
     before = promotion(node, {**body, "dry_run": True}, token, tls)
     against = [one for one in before.findings if one.stops and not (one.can_be_accepted and one.code in accepted)]
     if dry_run:

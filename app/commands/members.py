@@ -254,7 +254,7 @@ def change(
     if fields["kind"] == "address" and not refused:
         before |= run_async(lambda: move_of(target, fields["memberId"], fields["address"]))
     if dry_run:
-        known = {name: before.get(name) for name in (*PREFLIGHT, "diskFreeBytes", *MOVE)}
+        known = {name: before.get(on_wire) for name, on_wire in PREFLIGHT.items()}
         show_json({"would": words, **known}) if as_json else show_lines(preflight(words, before))
         return Exit.FINDING if refused else Exit.FINE
     for line in preflight(words, before):
@@ -266,8 +266,7 @@ def change(
     ended = run_async(lambda: ask(target, fields))
     done, is_unknown = ended.get("code") == ResponseCode.SUCCESS, ended.get("appended") == "unknown"
     if as_json:
-        names = ("code", "index", "term", "appended", "leaderId", "detail")
-        show_json({"changed": done, **{name: ended.get(name) for name in names}})
+        show_json({"changed": done, **{name: ended.get(on_wire) for name, on_wire in ENDED.items()}})
     elif done:
         show(f"changed: entry {ended.get('index')} is committed" + follows(target.access, fields, before.get("wasAt")))
     elif is_unknown:
@@ -280,8 +279,16 @@ def change(
     return Exit.UNKNOWN_OUTCOME if is_unknown else Exit.FINDING
 
 
-MOVE: Final = ("memberId", "answersThere", "wasAt")
-PREFLIGHT: Final = ("refused", "before", "after", "lagEntries", "lagBytes", "catchUpSAtMost", "needsDiskBytes")
+# Our JSON's names, as everywhere, and those of the wire.
+PREFLIGHT: Final = {
+    "refused": "refused", "before": "before", "after": "after", "lag_entries": "lagEntries", "lag_bytes": "lagBytes",
+    "catch_up_s_at_most": "catchUpSAtMost", "needs_disk_bytes": "needsDiskBytes", "free_disk_bytes": "diskFreeBytes",
+    "member_id": "memberId", "answers_there": "answersThere", "was_at": "wasAt",
+}  # fmt: skip
+ENDED: Final = {
+    "code": "code", "index": "index", "term": "term", "appended": "appended", "leader_id": "leaderId",
+    "detail": "detail",
+}  # fmt: skip
 
 
 def preflight(words: str, known: dict[str, Any]) -> list[str]:
@@ -352,7 +359,7 @@ async def move_of(target: Target, member_id: str, address: str) -> dict[str, Any
     state = await state_at(target, member_id, address)
     items = (await ask_members(target)).items or ()
     was_at = next((one.address for one in items if one.id == member_id), None)
-    return dict(zip(MOVE, (member_id, None if state is None else state.self_id, was_at), strict=True))
+    return {"memberId": member_id, "answersThere": None if state is None else state.self_id, "wasAt": was_at}
 
 
 async def state_at(target: Target, member_id: str, address: str) -> StateView | None:

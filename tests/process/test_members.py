@@ -174,7 +174,7 @@ async def changes(group: Group, addresses: list[str], capsys: pytest.CaptureFixt
         async def known() -> bool:
             code, text = await says("add", "n3", third, "--learner", "--dry-run", "--json")
             found = json.loads(text) if code == 0 else {"before": {}}
-            disk = (found.get("diskFreeBytes") or 0) > (found.get("needsDiskBytes") or 0)
+            disk = (found.get("free_disk_bytes") or 0) > (found.get("needs_disk_bytes") or 0)
             return found["before"].get("survives") == 1 and disk is started
 
         await until(known)

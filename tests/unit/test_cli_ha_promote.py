@@ -59,6 +59,14 @@ def test_what_stands_against_it_stops_it_until_it_is_accepted_by_name(
     assert [one["accept"] for one in slave.changes] == [["lacks_bytes"]]
 
 
+def test_it_is_promoted_in_the_epoch_that_was_read_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    slave = Slave(monkeypatch)
+    assert run(["ha", "promote", "--node", URL, "--yes"]) == Exit.FINE
+    assert run(["ha", "promote", "--node", URL, "--yes", "--if-term", "7"]) == Exit.FINE
+    read = slave.view[1]["epoch"]
+    assert isinstance(read, int) and [one["if_term"] for one in slave.asked] == [read, read, 7, 7]
+
+
 def test_two_findings_of_one_code_are_accepted_by_one_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

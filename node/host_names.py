@@ -43,6 +43,16 @@ async def connect(
     return await loop.create_connection(protocol_of, sock=sock, ssl=tls, server_hostname=host if tls else None)
 
 
+async def open_streams(
+    host: str, port: int, limit_bytes: int = 1 << 16
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As `asyncio.open_connection`. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=limit_bytes, loop=loop)
+    transport, protocol = await connect(lambda: asyncio.StreamReaderProtocol(reader, loop=loop), host, port)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
 async def connected(found: Found) -> socket.socket:
     """Raises OSError."""
     loop = asyncio.get_running_loop()

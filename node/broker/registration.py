@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from node.background import Background
 from node.broker.requests.context import Context, Identity
+from node.host_names import open_streams
 from node.name_service.registry import Registration, Registry, RegistryFull
 from node.protocol.entry import crc32
 from node.protocol.peers import split_address
@@ -164,7 +165,7 @@ class Registrar:
         while True:
             try:
                 async with asyncio.timeout(DIAL_WITHIN_S):
-                    reader, writer = await asyncio.open_connection(host, port)
+                    reader, writer = await open_streams(host, port)
             except (OSError, TimeoutError):
                 await asyncio.sleep(AGAIN_S)
                 continue

@@ -13,6 +13,7 @@ from node.ha.client import check_verdict, proved_hello
 from node.ha.frames import ASK, FrameReader, HaError, encode_report, slave_says
 from node.ha.handshake import Hello, parse_hello
 from node.ha.proof import Proof, Said
+from node.host_names import open_streams
 from node.message_store.errors import MessageStoreError
 
 WITHIN_S: Final = 1.0
@@ -33,7 +34,7 @@ async def ask(address: tuple[str, int], own: Hello, proof: Proof | None, within_
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(within_s):
-            reader, writer = await asyncio.open_connection(*address, limit=READ_BYTES)
+            reader, writer = await open_streams(*address, READ_BYTES)
             writer.write(encode_report(ASK))
             frames = FrameReader()
             hellos: tuple[Said, Said] | None = None

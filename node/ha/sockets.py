@@ -19,6 +19,7 @@ from node.ha.client import HAClient
 from node.ha.connection import HAConnection
 from node.ha.service import HAService
 from node.ha.settings import HaSettings
+from node.host_names import connect
 from node.protocol.entry import BytesLike
 
 READ_BYTES: Final = 1 << 18
@@ -210,14 +211,13 @@ class HAClientService:
 
     async def run(self) -> None:
         """For ever. `address` None: no master is known yet."""
-        loop = asyncio.get_running_loop()
         while True:
             address = None if self._client.is_cutting else self._address()
             if address is not None:
                 self._tried = f"{address[0]}:{address[1]}"
                 try:
                     async with asyncio.timeout(CONNECT_S):
-                        transport, incoming = await loop.create_connection(self._from_master, *address)
+                        transport, incoming = await connect(self._from_master, *address)
                     await self._follow(transport, incoming)
                 except (OSError, TimeoutError) as error:
                     self._client.unreachable(f"{self._tried}: {_why(error)}")

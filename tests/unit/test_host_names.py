@@ -7,15 +7,21 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from node import host_names
+from node.broker.registration import Registrar
 from node.client.link import Lost, MemberLink
+from node.ha.asking import NoMaster, ask
+from node.ha.settings import HaSettings
+from node.ha.sockets import HAClientService
 from node.host_names import addresses_of, connect
 from node.message_client.errors import Unavailable
 from node.message_client.link import Link
+from node.name_service.registry import Registry
 from tests.ports import free_ports
 from tests.unit.engine_kit import until
 
@@ -58,13 +64,33 @@ async def ask_a_broker() -> None:
     await link.close()
 
 
-@pytest.mark.parametrize("ask", [ask_a_member, ask_a_broker])
-def test_whoever_gave_up_ends_while_the_resolver_hangs(resolver: Resolver, ask: Any) -> None:
+async def ask_the_other_of_a_pair() -> None:
+    with pytest.raises(NoMaster):
+        await ask(("a-host", 10912), None, None, 0.05)  # type: ignore[arg-type]
+
+
+async def follow_a_master() -> None:
+    client = SimpleNamespace(is_cutting=False, unreachable=lambda _why: None)
+    service = HAClientService(client, lambda: ("a-host", 10912), HaSettings(), lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await service.run()
+
+
+async def register() -> None:
+    own: Any = SimpleNamespace(is_known=False)
+    registrar = Registrar(own, Registry(), ["a-host:9876"])
+    await asyncio.sleep(0.05)
+    registrar.close()
+
+
+@pytest.mark.parametrize("asks", [ask_a_member, ask_a_broker, ask_the_other_of_a_pair, follow_a_master, register])
+def test_whoever_gave_up_ends_while_the_resolver_hangs(resolver: Resolver, asks: Any) -> None:
     """`asyncio.run` waits for all threads of the loop's executor: half a minute with a resolver that is away."""
     ended: list[str] = []
 
     def run() -> None:
-        asyncio.run(ask())
+        asyncio.run(asks())
         ended.append("it ended")
 
     program = threading.Thread(target=run, daemon=True)

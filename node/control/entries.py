@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from node.control.common import INT64_MAX, Begin, Index, Json, Parts, PartsDep, below_begin, not_leader
-from node.control.engine_link import EngineAway, EngineRefused, EngineSilent
+from node.control.engine_link import EngineAway, EngineDeclined, EngineRefused, EngineSilent
 from node.control.entry_pages import As, EntryPage, entry_json
 from node.control.log_files import FileMarks
 from node.control.problems import Problem
@@ -346,6 +346,9 @@ async def asked_to_append(
         raise Problem(503, "The engine is down", reason, headers=RETRY, outcome="not_appended") from None
     except FrameError as error:
         raise Problem(413, "Too large", f"body: {error}", outcome="not_appended") from None
+    except EngineDeclined as error:
+        text = f"The engine serves no such request: {error}"
+        raise Problem(422, "Refused", text, code=int(ResponseCode.UNSUPPORTED), outcome="not_appended") from None
     except (EngineSilent, EngineRefused, BodyError) as error:
         if isinstance(error, EngineSilent) and not error.sent:
             text = f"The engine was asked nothing yet: {error}"

@@ -10,7 +10,7 @@ import pytest
 
 from app.commands.ledger import Tally, append_where_there_is_room
 from node.client import NotAppended
-from node.control.engine_link import EngineAway, EngineForeign, EngineRefused, EngineSilent
+from node.control.engine_link import EngineAway, EngineDeclined, EngineForeign, EngineRefused, EngineSilent
 from node.control.entries import asked_to_append
 from node.control.problems import Problem
 from node.protocol.codes import RequestCode, ResponseCode
@@ -26,10 +26,11 @@ from node.transport.slab_frames import BodyError
         (EngineSilent("no answer within 10 s"), 504, "unknown"),
         (EngineSilent("the engine closed the connection", sent=True), 504, "unknown"),
         (EngineRefused("remoting code 1"), 504, "unknown"),
+        (EngineDeclined("request type 52001 not supported"), 422, "not_appended"),
         (BodyError("it ends too early"), 504, "unknown"),
     ],
 )
-def test_only_what_was_not_sent_is_said_to_be_not_appended(error: Exception, status: int, outcome: str) -> None:
+def test_only_what_was_not_sent_or_not_begun_is_said_to_be_not_appended(error: Exception, status: int, outcome: str) -> None:
     class Link:
         async def request(self, *_: Any) -> bytes:
             if isinstance(error, BodyError):
@@ -46,7 +47,7 @@ def test_only_what_was_not_sent_is_said_to_be_not_appended(error: Exception, sta
     with pytest.raises(Problem) as caught:
         asyncio.run(asked_to_append(parts, RequestCode.FAST_APPEND, [b""], 1.0, decode))
     assert (caught.value.status, caught.value.extra["outcome"]) == (status, outcome)
-    assert ("retry-after" in (caught.value.headers or {})) == (outcome == "not_appended")
+    assert ("retry-after" in (caught.value.headers or {})) == (status == 503)
 
 
 class Filling:

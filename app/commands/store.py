@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.commands.directories import check_state_files, existing_directory
+from app.commands.directories import check_file_sizes, check_state_files, existing_directory
 from app.commands.endings import Exit, Failure
 from app.commands.output import JsonOption, say, show, show_json, show_lines
 from app.commands.targets import PeersOption
@@ -78,7 +78,9 @@ def _reading(directory: Path, data_file_size: int | None, index_file_size: int |
     store = store_directory(directory)
     try:
         check_state_files(store)
-        yield StoreReader(store, data_file_size=data_file_size, index_file_size=index_file_size)
+        reader = StoreReader(store, data_file_size=data_file_size, index_file_size=index_file_size)
+        check_file_sizes(store, (data_file_size, index_file_size), reader.identity)
+        yield reader
     except (StoreError, OSError) as error:
         raise Failure(Exit.UNDETERMINED, f"{store}: {error}") from error
 

@@ -47,6 +47,23 @@ def test_a_sound_store(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "node_id: n0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+@pytest.mark.parametrize("kind", ["data", "index"])
+@pytest.mark.parametrize("java", [False, True])
+def test_a_file_size_that_the_store_contradicts_is_no_damage(
+    data: Path, capsys: pytest.CaptureFixture[str], command: str, kind: str, java: bool
+) -> None:
+    store = data / "dledger-n0"
+    if java:
+        for path in (path for path in store.iterdir() if path.name not in ("data", "index")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    known = {"data": 65536, "index": 32 * 1024}
+    assert run(["store", command, str(data), f"--{kind}-file-size", "4096"]) == 64
+    said = capsys.readouterr()
+    assert said.out == "" and f"--{kind}-file-size 4096: " in said.err and str(known[kind]) in said.err
+    assert run(["store", command, str(data), f"--{kind}-file-size", str(known[kind])]) == 0
+
+
 @pytest.mark.parametrize("name", ["hardstate", "currterm", "quorumscope.json"])
 @pytest.mark.parametrize("command", ["verify", "inspect"])
 def test_a_state_file_of_no_such_length_is_named_and_not_read_into_memory(

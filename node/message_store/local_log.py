@@ -24,6 +24,7 @@ from node.message_store.local_next import NextFile
 from node.message_store.local_recent import RecentPieces
 from node.message_store.local_records import Stop, border_flaw, walk
 from node.message_store.local_recovery import PIECE_BYTES, Recovered, cut_behind, file_name, keep_aside, recover
+from node.message_store.local_tail import Tail
 from node.message_store.read_files import OS, Files
 from node.message_store.record import PHYSICAL_OFFSET_AT, SIZE_AND_MAGIC
 from node.message_store.record_check import store_timestamp_ms
@@ -75,7 +76,7 @@ class LocalCommitLog:
         self.lacked_room = False  # what a write failed for
         self.cuts = 0  # so far; raised before a byte goes
         self.next_file = NextFile(root, self._folder, file_bytes, self._disk, files)
-        self.recent = RecentPieces()
+        self.recent, self._tail = RecentPieces(), Tail(self.read, file_bytes)
         self.flushed_offset = self.min_offset
         self.save()
 
@@ -125,30 +126,8 @@ class LocalCommitLog:
         return border_flaw(data, offset, self.file_bytes)
 
     def last_records(self, count: int, end: int | None = None) -> list[LastRecord]:
-        """The last ones that end at or before `end`, ascending; of its file, and of the one before it if need be."""
-        upto = self.max_offset if end is None else min(end, self.max_offset)
-        found: list[LastRecord] = []
-        for start in reversed([one for one in self._starts if one < upto]):
-            here: list[LastRecord] = []
-            place = start
-            while place < min(upto, start + self.file_bytes):
-                data = self.read(place, min(PIECE_BYTES, upto - place))
-                walked = walk(data, place, self.file_bytes)
-                if not walked.at and walked.stop is Stop.PARTIAL and walked.needs <= upto - place:
-                    data = self.read(place, walked.needs)
-                    walked = walk(data, place, self.file_bytes)
-                here += [
-                    LastRecord(place + at, size, crc32(memoryview(data)[at : at + size]))
-                    for at, size in list(zip(walked.starts, walked.sizes, strict=True))[-count:]
-                ]
-                here = here[-count:]
-                if not walked.at:
-                    break
-                place += walked.at
-            found = (here + found)[-count:]
-            if len(found) == count:
-                break
-        return found
+        """The last ones that end at or before `end`, ascending."""
+        return self._tail.last(count, self.max_offset if end is None else min(end, self.max_offset), self._starts)
 
     def crc_of(self, begin: int, end: int) -> int | None:
         """Of the bytes between; None where not all of them are here."""
@@ -199,9 +178,9 @@ class LocalCommitLog:
             at += len(one)
         whole = bytes(data)
         self._write(self.max_offset, whole)
-        starts = [offset - self.max_offset for offset in offsets]
-        self.recent.add(self.max_offset, whole, starts, [len(one) for one in records])
-        self._took(whole, len(data) - len(records[-1]), len(records[-1]))
+        starts, sizes = [offset - self.max_offset for offset in offsets], [len(one) for one in records]
+        self.recent.add(self.max_offset, whole, starts, sizes)
+        self._took(whole, starts, sizes)
         return tuple(offsets)
 
     # --- a slave's -------------------------------------------------------------------------------------------------
@@ -229,7 +208,7 @@ class LocalCommitLog:
         self._write(offset, whole)
         self.recent.add(offset, whole, found.starts, found.sizes, found.heads)
         if found.starts:
-            self._took(data, found.starts[-1], found.sizes[-1])
+            self._took(data, found.starts, found.sizes)
         self.max_offset = offset + found.at
         return found.at
 
@@ -242,13 +221,15 @@ class LocalCommitLog:
         self._dirty.clear()
         self._last = LastRecord()
         self.recent.clear()
+        self._tail.clear()
         self.max_offset = self.flushed_offset = offset
 
     # --- the disk --------------------------------------------------------------------------------------------------
-    def _took(self, data: BytesLike, at: int, size: int) -> None:
-        """What was written at `max_offset`: its last record, and the new end."""
-        record = memoryview(data)[at : at + size]
-        self._last = LastRecord(self.max_offset + at, size, crc32(record))
+    def _took(self, data: BytesLike, starts: Sequence[int], sizes: Sequence[int]) -> None:
+        """What was written at `max_offset`: its records, and the new end."""
+        record = memoryview(data)[starts[-1] : starts[-1] + sizes[-1]]
+        self._last = LastRecord(self.max_offset + starts[-1], sizes[-1], crc32(record))
+        self._tail.took(self.max_offset, starts)
         self.last_time_ms = max(self.last_time_ms, store_timestamp_ms(record))
         self.max_offset += len(data)
 
@@ -356,6 +337,7 @@ class LocalCommitLog:
             raise
         self._starts, self._last = list(found.starts), kept
         self.recent.clear()
+        self._tail.clear()
         self.max_offset, self.flushed_offset = end, min(end, self.flushed_offset)
         self._dirty &= set(self._starts)
         self.save()

@@ -69,22 +69,22 @@ class QueueEnds:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._said: _Said | None = None
-        self._is_known = False
+        self._is_known = self._says_none = False
 
     def forget(self) -> None:
         """Another master is followed."""
-        self._said = None
+        self._said, self._says_none = None, False
 
     async def follow(self, link: Link) -> None:
         """Raises Unavailable, BodyError, OSError."""
         store = self._store
-        if self._is_known or not store.log.min_offset:
+        if self._is_known or self._says_none or not store.log.min_offset:
             return
         if self._said is None or self._said.cuts != store.log.cuts:
             cuts = store.log.cuts
             answer = await link.ask(QUEUE_ENDS, {}, b"", WITHIN_S)
             if answer.code != Answer.SUCCESS:  # RocketMQ's, or of an earlier release: it does not say it
-                self._is_known = True
+                self._says_none = True
                 return
             self._said = _Said(*_decoded(bytes(answer.body)), cuts)
         if store.end_position >= self._said.end:

@@ -267,8 +267,12 @@ class Disks(Observer):
         if self.is_damaged(member):
             # The bytes go into the archive as they are. What can be read there is what was: without entries that are
             # all zeros in front, up to the first other bad one, and also where only the index file was damaged; and
-            # what a fault hit reads as it is. Looked for before the cut, too: a byte that was 0 is so again behind it.
+            # what a fault hit reads as it is, also under an index that rotted. Looked for before the cut, too: a byte
+            # that was 0 is so again behind it.
             hit = member.damage.entries + rotten + rotten_of(member, begin, known)
+            elsewhere = found.keys() - range(begin, begin + len(known))
+            if len(elsewhere) <= len(set(hit)):
+                found = {index: key for index, key in found.items() if index not in elsewhere}
             expected = {
                 index: key if index in hit else expected.get(index, key)
                 for index, key in found.items()

@@ -6,11 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
 from pydantic import TypeAdapter, ValidationError
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api.addresses import NodeToken, note_address, note_token
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
 from app.console import attaching
+from app.console.drawing import page, see
 from app.console.errors import Invalid
 
 router = APIRouter(include_in_schema=False)
@@ -28,7 +29,7 @@ def token_of(text: str) -> str | None:
 
 
 def back(cluster_id: str) -> Response:
-    return RedirectResponse(f"/clusters/{cluster_id}/addresses", status_code=303)
+    return see(f"/clusters/{cluster_id}/addresses")
 
 
 @router.get("/clusters/{cluster_id}/addresses")
@@ -41,8 +42,7 @@ async def addresses(request: Request, cluster_id: ClusterId, console: ConsoleDep
         "view": console.group_view(cluster_id),
         "admin": viewer.can("admin"),
     }
-    answer: Response = request.app.state.templates.TemplateResponse(request, "addresses.html", context)
-    return answer
+    return page(request, "addresses", context)
 
 
 @router.post("/clusters/{cluster_id}/addresses")

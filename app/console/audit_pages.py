@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Form, Query, Request
 from jinja2 import Environment
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api.audits import audit_or_404, replicas_of, runner_of, start_audit
 from app.api.common import ClusterId, Cursor, Index, OfALog
@@ -24,6 +24,7 @@ from app.audit.result import DEPTHS
 from app.audit.runner import AuditRunner
 from app.console.console import Console
 from app.console.cursors import INT64_MAX, before_id
+from app.console.drawing import page, see
 from app.console.errors import Invalid, NotFound
 from app.console.last_audits import look_up_forever
 from app.console.live import Fragment, LiveKey
@@ -191,13 +192,6 @@ def tone(audit: Json) -> str:
 # --- pages ---------------------------------------------------------------------------------------------------------
 
 
-def page(request: Request, name: str, context: Json, status: int = 200) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(
-        request, f"audits/{name}.html", context, status_code=status
-    )
-    return answer
-
-
 async def listed(request: Request, cluster_id: str | None, cursor: str | None) -> Json:
     sight = request.state.viewer.sight
     rows = await runner_of(request).kept.newest(cluster_id, PAGE_SIZE + 1, before_id(cursor), sight)
@@ -211,7 +205,9 @@ async def listed(request: Request, cluster_id: str | None, cursor: str | None) -
 @router.get("/audits")
 async def all_audits(request: Request, cursor: Cursor = None) -> Response:
     context = await listed(request, None, cursor)
-    return page(request, "all", {**context, "clusters": request.app.state.console.clusters(request.state.viewer.sight)})
+    return page(
+        request, "audits/all", {**context, "clusters": request.app.state.console.clusters(request.state.viewer.sight)}
+    )
 
 
 @router.get("/clusters/{cluster_id}/audits")
@@ -242,7 +238,7 @@ async def cluster_page(
             for row in await kept.newest(view.cluster.id, SCHEDULES_SHOWN)
         ],
     }  # fmt: skip
-    return page(request, "cluster", context, status)
+    return page(request, "audits/cluster", context, status)
 
 
 @router.post("/clusters/{cluster_id}/audits")
@@ -266,7 +262,7 @@ async def start_from_form(
     except Invalid as error:
         form = {"depth": depth, "from_index": from_index, "to_index": to_index, "error": error.detail}
         return await cluster_page(request, view, form, status=422)
-    return RedirectResponse(f"/clusters/{cluster_id}/audits/{audit['id']}", status_code=303)
+    return see(f"/clusters/{cluster_id}/audits/{audit['id']}")
 
 
 def index_of(text: str, name: str) -> int | None:
@@ -298,7 +294,7 @@ async def one_audit(request: Request, cluster_id: ClusterId, audit_id: str, curs
     }  # fmt: skip
     if view is not None:
         context["view"] = view
-    return page(request, "audit", context)
+    return page(request, "audits/audit", context)
 
 
 def repairs_of(audit: Json, view: GroupView | None) -> list[tuple[str, int, int]]:
@@ -340,7 +336,7 @@ async def cancel_from_form(request: Request, cluster_id: ClusterId, audit_id: st
     if audit["cluster_id"] != cluster_id:
         raise NotFound(f"There is no audit {audit_id} of this group.", title="Unknown audit")
     await runner_of(request).cancel(audit_id)
-    return RedirectResponse(f"/clusters/{cluster_id}/audits/{audit_id}", status_code=303)
+    return see(f"/clusters/{cluster_id}/audits/{audit_id}")
 
 
 @router.get("/clusters/{cluster_id}/entries/{index}/replicas", dependencies=[OfALog])
@@ -368,4 +364,4 @@ async def side_by_side(
         "equal": len({(entry.raw or b"") for entry in shown}) <= 1,
         "audit_id": audit,
     }
-    return page(request, "entry", context)
+    return page(request, "audits/entry", context)

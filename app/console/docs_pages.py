@@ -20,6 +20,7 @@ from markdown_it.token import Token
 from markupsafe import Markup
 from starlette.responses import FileResponse, Response
 
+from app.console.drawing import page
 from app.console.errors import NotFound
 from app.resources import resource
 
@@ -37,8 +38,7 @@ async def contents(request: Request) -> Response:
     found |= {path.stem: rendered(path, path.stat().st_mtime_ns)[0] for path in map(file_of, AT_THE_TOP)}
     rest = sorted(found.keys() - set(FIRST), key=lambda name: found[name].lower())
     context = {"pages": [(name, found[name]) for name in (*FIRST, *rest) if name in found]}
-    answer: Response = request.app.state.templates.TemplateResponse(request, "docs_contents.html", context)
-    return answer
+    return page(request, "docs_contents", context)
 
 
 @router.get("/docs/{name}")
@@ -51,8 +51,7 @@ async def docs(request: Request, name: Name) -> Response:
         return FileResponse(path, media_type="image/svg+xml")
     title, body = rendered(path, path.stat().st_mtime_ns)
     context = {"title": title, "body": Markup(body)}
-    answer: Response = request.app.state.templates.TemplateResponse(request, "docs.html", context)
-    return answer
+    return page(request, "docs", context)
 
 
 def file_of(name: str) -> Path:

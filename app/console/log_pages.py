@@ -15,9 +15,9 @@ from app.api.common import ClusterId, ConsoleDep, From, Json, OfALog
 from app.api.nodes import Member, Seq
 from app.console.console import Console
 from app.console.cursors import INT64_MAX
+from app.console.drawing import page
 from app.console.entries_said import CutSaid, EntriesSaid, said
 from app.console.errors import ConsoleError
-from app.console.pages import page
 from app.health.group_view import GroupView
 
 router = APIRouter(include_in_schema=False, prefix="/clusters/{cluster_id}", dependencies=[OfALog])

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form, Request
 from sqlalchemy.ext.asyncio import AsyncSession
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
+from app.console.drawing import page, see
 from app.console.errors import ConsoleError, SecretUnreadable
 from app.db.models import User
 from app.security import links, second_factor, trail
@@ -64,8 +65,8 @@ def safe_next(target: str | None) -> str:
 @router.get("/login")
 async def login_page(request: Request, next: str = "/") -> Response:
     if request.state.viewer is not None:
-        return RedirectResponse(safe_next(next), status_code=303)
-    return page(request, "login.html", 200, next=safe_next(next), error=None)
+        return see(safe_next(next))
+    return page(request, "login", {"next": safe_next(next), "error": None})
 
 
 @router.post("/login")
@@ -94,18 +95,18 @@ async def login(
         return too_many(request, target, BUSY_RETRY_S)
     if not right:
         failures.note(LOGIN_FAILED, address, 403, name=name)
-        return page(request, "login.html", 403, next=target, error="Wrong name or password.")
+        return page(request, "login", {"next": target, "error": "Wrong name or password."}, 403)
     async with parts.sessions() as db, db.begin():
         user = await user_named(db, name)
         if user is None or user.disabled_at is not None or user.password_hash != known:
-            return page(request, "login.html", 403, next=target, error="Wrong name or password.")
+            return page(request, "login", {"next": target, "error": "Wrong name or password."}, 403)
         limits.succeeded(name, address)
         return await first_factor_done(request, db, user, target, "login")
 
 
 def too_many(request: Request, target: str, wait_s: int) -> Response:
     error = f"Too many tries. Wait {wait_s} s, then try again; a one-time login link works meanwhile."
-    return wait(page(request, "login.html", 429, next=target, error=error), wait_s)
+    return wait(page(request, "login", {"next": target, "error": error}, 429), wait_s)
 
 
 def wait(answer: Response, wait_s: int) -> Response:
@@ -120,7 +121,9 @@ async def link_page(request: Request, token: str) -> Response:
     if found is None:
         raise GONE
     expires = rfc3339(found.expires_at)
-    return page(request, "login_link.html", 200, token=token, user=found.user_name, role=found.role, expires_at=expires)
+    return page(
+        request, "login_link", {"token": token, "user": found.user_name, "role": found.role, "expires_at": expires}
+    )
 
 
 @router.post("/login/link/{token}")
@@ -140,12 +143,12 @@ async def logout(request: Request) -> Response:
     if viewer.via == "session":
         async with request.app.state.sessions() as db, db.begin():
             await close_session(db, viewer.credential_id)
-    answer: Response = RedirectResponse("/login", status_code=303)
+    answer: Response = see("/login")
     if not viewer.local:
         request.state.viewer = None
         provider: Provider | None = request.app.state.provider
         back = f"{request.app.state.settings.provider_url}/login"
-        answer = page(request, "logged_out.html", 200, url=provider.end_session_url(back) if provider else None)
+        answer = page(request, "logged_out", {"url": provider.end_session_url(back) if provider else None})
     answer.delete_cookie(**cookie_shape(request))
     return answer
 
@@ -164,7 +167,7 @@ async def first_factor_done(request: Request, db: AsyncSession, user: User, targ
     half: SealedCookie = request.app.state.half_logins
     kept = target if len(target) <= NEXT_CHARS_MAX else "/"
     said = {"user": user.id, "proof": proof_of(user), "next": kept, "action": action}
-    answer = RedirectResponse("/login/second-factor", status_code=303)
+    answer = see("/login/second-factor")
     answer.set_cookie(**cookie_shape(request, half.name), value=half.text_of(said), max_age=half.life_s)
     return answer
 
@@ -188,11 +191,11 @@ async def half_in(request: Request, db: AsyncSession) -> tuple[User, dict[str, A
 async def code_page(request: Request) -> Response:
     async with request.app.state.sessions() as db:
         found = await half_in(request, db)
-    return again_from_the_start() if found is None else page(request, "login_code.html", 200, error=None)
+    return again_from_the_start() if found is None else page(request, "login_code", {"error": None})
 
 
 def again_from_the_start() -> Response:
-    return RedirectResponse("/login", status_code=303)
+    return see("/login")
 
 
 @router.post("/login/second-factor")
@@ -210,7 +213,7 @@ async def use_code(request: Request, code: Annotated[str, Form(max_length=CODE_C
     if wait_s:
         parts.failures.note(CODE_FAILED, address, 403, name=found[0].name, limited=True)
         error = f"Too many tries. Wait {wait_s} s, then try again."
-        return wait(page(request, "login_code.html", 429, error=error), wait_s)
+        return wait(page(request, "login_code", {"error": error}, 429), wait_s)
     async with parts.sessions() as db, db.begin():
         found = await half_in(request, db)
         if found is None:
@@ -227,7 +230,7 @@ async def use_code(request: Request, code: Annotated[str, Form(max_length=CODE_C
             answer.delete_cookie(**cookie_shape(request, parts.half_logins.name))
             return answer
     parts.failures.note(CODE_FAILED, address, 403, name=user.name)
-    return page(request, "login_code.html", 403, error="Wrong code, or one that was used already.")
+    return page(request, "login_code", {"error": "Wrong code, or one that was used already."}, 403)
 
 
 async def enter(
@@ -248,7 +251,7 @@ async def enter(
     asked = {"method": request.method, "path": path, "address": address}
     row = trail.row_of(viewer, action=action, target=f"users/{user.name}", **asked)
     await trail.add(db, row, 303, detail)
-    answer = RedirectResponse(target, status_code=303)
+    answer = see(target)
     answer.set_cookie(**cookie_shape(request), value=token, max_age=settings.session_max_s)
     return answer
 
@@ -258,8 +261,3 @@ def cookie_shape(request: Request, ending: str = "") -> dict[str, Any]:
     secure: bool = request.app.state.settings.secure
     name: str = request.app.state.cookie_name() + (f"-{ending}" if ending else "")
     return {"key": name, "path": "/", "secure": secure, "httponly": True, "samesite": "lax"}
-
-
-def page(request: Request, name: str, status: int, **context: object) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(request, name, context, status_code=status)
-    return answer

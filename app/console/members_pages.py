@@ -14,13 +14,13 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import RedirectResponse
 
 from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep
 from app.api.members import begin
 from app.console import format as fmt
 from app.console import fragments
 from app.console.console import Console
+from app.console.drawing import page, see
 from app.console.errors import Invalid
 from app.console.live import Fragment, LiveKey
 from app.console.member_changes import MemberChange, MemberPreflight, preflight
@@ -186,11 +186,6 @@ def members_fragments(console: Console, key: LiveKey) -> Sequence[Fragment]:
 LIVE = {"members": members_fragments}
 
 
-def drawn(request: Request, name: str, context: Context) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(request, f"members/{name}.html", dict(context))
-    return answer
-
-
 @router.get("/clusters/{cluster_id}/members")
 async def members_page(request: Request, cluster_id: ClusterId, console: ConsoleDep, viewer: ViewerDep) -> Response:
     view, note = console.group_view(cluster_id), ""
@@ -199,7 +194,7 @@ async def members_page(request: Request, cluster_id: ClusterId, console: Console
     except SQLAlchemyError:
         note = "What was before cannot be read: the console's database does not answer."
     context = members_context(console, view, viewer.role_on(cluster_id))
-    return drawn(request, "page", {**context, "note": note})
+    return page(request, "members/page", {**context, "note": note})
 
 
 @router.get("/clusters/{cluster_id}/members/change")
@@ -222,7 +217,7 @@ async def change_page(
         "check": checked,
         "key": str(uuid.uuid4()),
     }
-    return drawn(request, "change", context)
+    return page(request, "members/change", context)
 
 
 def change_of(kind: str, member_id: str, address: str, learner: bool, replaces: str) -> MemberChange | None:
@@ -246,4 +241,4 @@ async def change_members(
     if change is None:
         raise Invalid("Say which member it is about, and where it is reached. Nothing was changed.")
     operation = await begin(request, console, viewer, cluster_id, change, if_term, key or None)
-    return RedirectResponse(f"/operations/{operation['id']}", status_code=303)
+    return see(f"/operations/{operation['id']}")

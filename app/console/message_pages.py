@@ -16,10 +16,11 @@ from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api.common import ClusterId, ConsoleDep, ViewerDep
 from app.console.console import Console
+from app.console.drawing import page, see
 from app.console.errors import ConsoleError, Invalid
 from app.console.message_live import (
     LIVE,
@@ -50,11 +51,6 @@ LACKS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def page(request: Request, name: str, context: Context) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(request, f"messages/{name}.html", dict(context))
-    return answer
-
-
 # --- what there is ----------------------------------------------------------------------------------------------------
 @router.get("/clusters/{cluster_id}/messages")
 async def overview(
@@ -62,7 +58,9 @@ async def overview(
     part: Name = "", topics_after: Name = "", groups_after: Name = "",
 ) -> Response:  # fmt: skip
     listing = Listing(part.strip(), system, topics_after, groups_after)
-    return page(request, "overview", await overview_context(console, cluster_id, viewer.role_on(cluster_id), listing))
+    return page(
+        request, "messages/overview", await overview_context(console, cluster_id, viewer.role_on(cluster_id), listing)
+    )
 
 
 @router.get("/clusters/{cluster_id}/messages/topics/{topic}")
@@ -72,7 +70,7 @@ async def topic_page(
 ) -> Response:  # fmt: skip
     context = await topic_context(console, cluster_id, viewer.role_on(cluster_id), topic)
     more = {"sent": sent, "lacks": LACKS[status], "form": str(uuid.uuid4())}
-    return page(request, "topic", {**context, **more})
+    return page(request, "messages/topic", {**context, **more})
 
 
 @router.get("/clusters/{cluster_id}/messages/groups/{group}")
@@ -90,7 +88,7 @@ async def group_page(
         except ConsoleError as error:
             refused = error.detail
     asked = {"topic": topic, "to": to, "offset": offset, "time": time}
-    return page(request, "group", {**drawn, "would": would, "refused": refused, "asked": asked, "done": done})
+    return page(request, "messages/group", {**drawn, "would": would, "refused": refused, "asked": asked, "done": done})
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -117,7 +115,7 @@ async def find(
         except ConsoleError as problem:
             error = problem.detail
     drawn = base(view, viewer.role_on(cluster_id))
-    return page(request, "find", {**drawn, "asked": asked, "found": found, "error": error})
+    return page(request, "messages/find", {**drawn, "asked": asked, "found": found, "error": error})
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -137,7 +135,7 @@ async def send(
     same = (viewer.user_id, cluster_id, topic, body, key, tag, form)
     stored = await (console.messages_sent.send(same, work) if form else work())
     path = f"/clusters/{cluster_id}/messages/topics/{quote(topic, safe='')}?sent={quote(stored.message_id)}"
-    return RedirectResponse(path + (f"&status={stored.status}" if LACKS[stored.status] else ""), status_code=303)
+    return see(path + (f"&status={stored.status}" if LACKS[stored.status] else ""))
 
 
 @router.post("/clusters/{cluster_id}/messages/groups/{group}/reset")
@@ -149,7 +147,7 @@ async def reset_group(
     at = int(offset) if offset.isascii() and offset.isdigit() else None
     await reset(console, cluster_id, group, topic, to, at, time, dry_run=False)
     path = f"/clusters/{cluster_id}/messages/groups/{quote(group, safe='')}?done=true&topic={quote(topic, safe='')}"
-    return RedirectResponse(path, status_code=303)
+    return see(path)
 
 
 async def reset(

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
 from pydantic import ValidationError
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api import alert_models, alerts
 from app.api.alert_rights import allowed, standing
@@ -22,6 +22,7 @@ from app.api.alerts import NotifierDep, ProblemId, RouteName, Scope
 from app.api.common import ConsoleDep, Cursor, Json, RowId, ViewerDep
 from app.console import format as fmt
 from app.console.console import Console
+from app.console.drawing import page, see
 from app.console.errors import ConsoleError, Invalid
 from app.console.own_facts import OwnFacts
 from app.health.facts import ATTENTION, INFO, join
@@ -50,17 +51,6 @@ BLANK: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-def page(request: Request, name: str, status: int = 200, **context: object) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(
-        request, f"notifications/{name}.html", context, status_code=status
-    )
-    return answer
-
-
-def see(path: str) -> Response:
-    return RedirectResponse(path, status_code=303)
-
-
 # --- the page ------------------------------------------------------------------------------------------------------
 
 
@@ -83,16 +73,17 @@ async def show(
     whole = viewer.can("view")
     routes = (await alerts.list_routes(notifier, viewer))["items"] if whole else []
     messages = await alerts.list_messages(notifier, viewer.sight, HISTORY_SHOWN, cursor)
-    return page(
-        request, "page", status,
-        sentence_of=sentence(routes) if whole else PARTLY, routes=routes, made=made, whole=whole,
-        own=console.own_problems() if whole else [], role=viewer.role, alerts=alerts.alerts_json(notifier, viewer),
-        windows=(await alerts.list_windows(notifier, viewer))["items"], groups=operated(console, viewer),
-        window_hours=WINDOW_HOURS,
-        messages=messages["items"], next=messages["next"], first=cursor is None,
-        trial=await trial_of(notifier, tested) if whole else None,
-        facts=own_facts(request.app.state.own_watch.facts) if whole else [],
-    )  # fmt: skip
+    context = {
+        "sentence_of": sentence(routes) if whole else PARTLY, "routes": routes, "made": made, "whole": whole,
+        "own": console.own_problems() if whole else [], "role": viewer.role,
+        "alerts": alerts.alerts_json(notifier, viewer),
+        "windows": (await alerts.list_windows(notifier, viewer))["items"], "groups": operated(console, viewer),
+        "window_hours": WINDOW_HOURS,
+        "messages": messages["items"], "next": messages["next"], "first": cursor is None,
+        "trial": await trial_of(notifier, tested) if whole else None,
+        "facts": own_facts(request.app.state.own_watch.facts) if whole else [],
+    }  # fmt: skip
+    return page(request, "notifications/page", context, status)
 
 
 def operated(console: Console, viewer: Viewer) -> list[ClusterView]:
@@ -153,11 +144,12 @@ async def problem(
     request: Request, scope: Scope, problem_id: ProblemId, notifier: NotifierDep, viewer: ViewerDep
 ) -> Response:
     alert = standing(notifier, scope, problem_id, viewer, Right.VIEW)
-    return page(
-        request, "problem", role=viewer.role_on(scope), may=allowed(viewer, Right.OPERATE, scope),
-        alert=alerts.alert_json(notifier, alert, utc_now()), problem=alert.open.problem,
-        mute_hours=MUTE_HOURS,
-    )  # fmt: skip
+    context = {
+        "role": viewer.role_on(scope), "may": allowed(viewer, Right.OPERATE, scope),
+        "alert": alerts.alert_json(notifier, alert, utc_now()), "problem": alert.open.problem,
+        "mute_hours": MUTE_HOURS,
+    }  # fmt: skip
+    return page(request, "notifications/problem", context)
 
 
 def problem_page(scope: str, problem_id: str) -> Response:
@@ -243,7 +235,7 @@ async def new_route(request: Request) -> Response:
 def form(request: Request, given: Mapping[str, str], error: str | None = None, status: int = 200) -> Response:
     """Filled in as it was; the other form is blank."""
     kinds = {kind: given if given["kind"] == kind else BLANK for kind in ("webhook", "mail")}
-    return page(request, "route_new", status, error=error, **kinds)
+    return page(request, "notifications/route_new", {"error": error, **kinds}, status)
 
 
 @router.post(PAGE + "/routes")

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter, FastAPI, Query, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
+from app.console.drawing import see
 from app.console.errors import ConsoleError, NotFound
 from app.console.login import NEXT_CHARS_MAX, cookie_shape, enter, safe_next
 from app.db.engine import again_if_taken
@@ -94,7 +95,7 @@ async def begin(request: Request, next: str = "/", here: bool = False) -> Respon
     target = target if len(target) <= NEXT_CHARS_MAX else "/"
     known = request.app.state.settings.provider_url
     if not here and urlsplit(known).netloc != request.url.netloc:  # the answer comes to that address, with its cookie
-        return RedirectResponse(f"{known}/login/oidc?here=true&next={quote(target, safe='')}", status_code=303)
+        return see(f"{known}/login/oidc?here=true&next={quote(target, safe='')}")
     begun: SealedCookie = request.app.state.begun_logins
     try:
         url, kept = await provider.begin(redirect_uri(request))
@@ -104,7 +105,7 @@ async def begin(request: Request, next: str = "/", here: bool = False) -> Respon
         raise ProviderAway(f"{provider.settings.issuer}: {error}.", action=LOCALLY) from None
     except SealError as error:
         raise ProviderAway(str(error), status=503, title="A secret cannot be read") from None
-    answer = RedirectResponse(url, status_code=303)
+    answer = see(url)
     answer.set_cookie(**cookie_shape(request, begun.name), value=said, max_age=LIFE_S)
     return answer
 

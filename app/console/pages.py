@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Query, Request
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api import operations
 from app.api.clusters import add_noted
@@ -24,6 +24,7 @@ from app.console import format as fmt
 from app.console import fragments
 from app.console.address_pages import token_of
 from app.console.console import Console
+from app.console.drawing import page, see
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.fragments import LIVE, install
 from app.console.pair_view import context_of
@@ -44,17 +45,6 @@ EVENTS_PAGE: Final = 30  # on a phone each is a card of its own: of 100 the page
 Unit = Annotated[str, Query(max_length=16)]
 Text = Annotated[str, Form(max_length=256)]
 Node = Annotated[str | None, Query(max_length=64)]
-
-
-def page(request: Request, name: str, context: Context, status: int = 200) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(
-        request, f"{name}.html", dict(context), status_code=status
-    )
-    return answer
-
-
-def see(path: str) -> Response:
-    return RedirectResponse(path, status_code=303)
 
 
 # --- groups --------------------------------------------------------------------------------------------------------

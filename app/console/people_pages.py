@@ -9,11 +9,12 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Form, Request
 from pydantic import ValidationError
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api import access, second_factor, users
 from app.api.common import Cursor, Json, Limit, RowId, SessionsDep, ViewerDep
 from app.api.models import PRINTABLE
+from app.console.drawing import page, see
 from app.console.errors import Invalid
 from app.health.group_view import ClusterView
 from app.security.secrets import PASSWORD_CHARS_MIN
@@ -25,32 +26,19 @@ RoleField = Annotated[Literal["none", "viewer", "operator", "admin"], Form()]
 GroupRoleField = Annotated[Literal["default", "none", "viewer", "operator"], Form()]
 
 
-def page(request: Request, name: str, status: int = 200, **context: object) -> Response:
-    answer: Response = request.app.state.templates.TemplateResponse(
-        request, f"people/{name}.html", context, status_code=status
-    )
-    return answer
-
-
-def back(path: str) -> Response:
-    return RedirectResponse(path, status_code=303)
-
-
 async def show_account(
     request: Request, viewer: ViewerDep, sessions: SessionsDep, *, status: int = 200, made: Json | None = None
 ) -> Response:
-    return page(
-        request,
-        "account",
-        status,
-        me=await access.me(viewer),
-        local=viewer.local,
-        factor=await second_factor.my_second_factor(request, viewer, sessions),
-        open_sessions=(await access.list_sessions(viewer, sessions, SHOWN))["items"],
-        tokens=(await access.list_tokens(viewer, sessions, SHOWN))["items"],
-        made=made,
-        groups=groups_of(request),
-    )
+    context = {
+        "me": await access.me(viewer),
+        "local": viewer.local,
+        "factor": await second_factor.my_second_factor(request, viewer, sessions),
+        "open_sessions": (await access.list_sessions(viewer, sessions, SHOWN))["items"],
+        "tokens": (await access.list_tokens(viewer, sessions, SHOWN))["items"],
+        "made": made,
+        "groups": groups_of(request),
+    }
+    return page(request, "people/account", context, status)
 
 
 def groups_of(request: Request) -> list[ClusterView]:
@@ -76,7 +64,7 @@ async def set_password(
     except ValidationError:
         raise Invalid(f"A password has at least {PASSWORD_CHARS_MIN} characters.") from None
     await access.set_password(body, request, viewer, sessions)
-    return back("/account")
+    return see("/account")
 
 
 @router.post("/account/tokens")
@@ -102,13 +90,13 @@ async def new_token(
 @router.post("/account/tokens/{token_id}/revoke")
 async def revoke_token(token_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
     await access.revoke_token(token_id, request, viewer, sessions)
-    return back("/account")
+    return see("/account")
 
 
 @router.post("/account/sessions/{session_id}/end")
 async def end_session(session_id: RowId, request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
     await access.end_session(session_id, request, viewer, sessions)
-    return back("/account")
+    return see("/account")
 
 
 async def show_users(
@@ -121,10 +109,8 @@ async def show_users(
         one["name"] for one in people if one["role"] == "admin" and one["source"] != "oidc" and not one["disabled_at"]
     ]
     last_admin = able[0] if len(able) == 1 and not listed["next"] else None
-    return page(
-        request, "users", status, people=people, last_admin=last_admin, made=made, origin=origin,
-        groups=groups_of(request),
-    )  # fmt: skip
+    known = {"people": people, "last_admin": last_admin, "made": made, "origin": origin}
+    return page(request, "people/users", {**known, "groups": groups_of(request)}, status)
 
 
 @router.get("/users")
@@ -146,7 +132,7 @@ async def add_user(
 @router.post("/users/{name}/role")
 async def change_role(name: users.Name, request: Request, sessions: SessionsDep, role: RoleField) -> Response:
     await users.change_user(name, users.UserPatch(role=role), request, sessions)
-    return back("/users")
+    return see("/users")
 
 
 @router.post("/users/{name}/group")
@@ -160,19 +146,19 @@ async def change_group_role(
     """The role on one group; `default` takes it back."""
     given = None if role == "default" else role
     await users.change_user(name, users.UserPatch(cluster_roles={group: given}), request, sessions)
-    return back("/users")
+    return see("/users")
 
 
 @router.post("/users/{name}/disable")
 async def disable(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
     await users.change_user(name, users.UserPatch(disabled=True), request, sessions)
-    return back("/users")
+    return see("/users")
 
 
 @router.post("/users/{name}/enable")
 async def enable(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
     await users.change_user(name, users.UserPatch(disabled=False), request, sessions)
-    return back("/users")
+    return see("/users")
 
 
 @router.post("/users/{name}/second-factor")
@@ -180,13 +166,13 @@ async def require_second_factor(
     name: users.Name, request: Request, sessions: SessionsDep, required: Annotated[bool, Form()]
 ) -> Response:
     await users.change_user(name, users.UserPatch(second_factor_required=required), request, sessions)
-    return back("/users")
+    return see("/users")
 
 
 @router.post("/users/{name}/second-factor/reset")
 async def reset_second_factor(name: users.Name, request: Request, sessions: SessionsDep) -> Response:
     await second_factor.reset(name, request, sessions)
-    return back("/users")
+    return see("/users")
 
 
 @router.post("/users/{name}/link")
@@ -198,4 +184,5 @@ async def another_link(request: Request, name: users.Name, sessions: SessionsDep
 @router.get("/admin-trail")
 async def admin_trail(request: Request, sessions: SessionsDep, limit: Limit = 100, cursor: Cursor = None) -> Response:
     found = await users.admin_trail(request, sessions, limit, cursor)
-    return page(request, "trail", rows=found["items"], next=found["next"], limit=limit, first=cursor is None)
+    context = {"rows": found["items"], "next": found["next"], "limit": limit, "first": cursor is None}
+    return page(request, "people/trail", context)

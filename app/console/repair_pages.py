@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request, Response
-from starlette.responses import RedirectResponse
 
 from app.api.audits import runner_of
 from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep
 from app.api.nodes import Member
 from app.api.repairs import Repair, audit_cost, begin, member_of
 from app.console.cursors import INT64_MAX
+from app.console.drawing import page, see
 from app.console.preflight import Commands
 from app.health.facts import spelled_range
 from app.health.group_view import GroupView, MemberView
@@ -49,8 +49,7 @@ async def repair_page(
         "commands": commands(request, view, member, low, high),
         "key": str(uuid.uuid4()),
     }
-    answer: Response = request.app.state.templates.TemplateResponse(request, "repair.html", dict(context))
-    return answer
+    return page(request, "repair", context)
 
 
 def commands(request: Request, view: GroupView, member: MemberView, low: int | None, high: int | None) -> Commands:
@@ -77,4 +76,4 @@ async def repair_from_form(
 ) -> Response:
     asked = Repair(from_index=from_index, to_index=to_index)
     operation = await begin(request, console, cluster_id, node_id, asked, viewer, key or None)
-    return RedirectResponse(f"/operations/{operation['id']}", status_code=303)
+    return see(f"/operations/{operation['id']}")

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request, Response
-from starlette.responses import RedirectResponse
 
 from app.api.common import ClusterId, ConsoleDep, OfALog, ViewerDep
 from app.api.nodes import Member
 from app.api.repairs import member_of
 from app.api.restarts import Restart, What, begin
+from app.console.drawing import page, see
 from app.console.preflight import Commands
 from app.health.group_view import GroupView, MemberView
 from app.health.next_steps import TOKEN_HEADER
@@ -43,8 +43,7 @@ async def restart_page(
         "commands": commands(request, view, member, what),
         "key": str(uuid.uuid4()),
     }
-    answer: Response = request.app.state.templates.TemplateResponse(request, "restart.html", dict(context))
-    return answer
+    return page(request, "restart", context)
 
 
 def commands(request: Request, view: GroupView, member: MemberView, what: What) -> Commands:
@@ -69,4 +68,4 @@ async def restart_from_form(
     key: Annotated[str, Form(max_length=128)] = "",
 ) -> Response:
     operation = await begin(request, console, cluster_id, node_id, Restart(what=what), viewer, key or None)
-    return RedirectResponse(f"/operations/{operation['id']}", status_code=303)
+    return see(f"/operations/{operation['id']}")

@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Form, Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api.common import ClusterId, RowId
 from app.api.schedules import add_schedule, drop_schedule, schedule_or_404
 from app.audit.result import DEPTHS
 from app.console.audit_pages import cluster_page
+from app.console.drawing import see
 from app.console.errors import ConsoleError, Invalid, NotFound
 from app.console.schedules import PERIODS
 from app.times import utc_now
@@ -42,7 +43,7 @@ async def add_from_form(
     except ConsoleError as error:
         form = {"depth": depth, "every": every, "at": at, "error": error.detail}
         return await cluster_page(request, view, scheduled=form, status=error.status)
-    return RedirectResponse(f"/clusters/{cluster_id}/audits#schedules", status_code=303)
+    return see(f"/clusters/{cluster_id}/audits#schedules")
 
 
 @router.post("/clusters/{cluster_id}/audits/schedules/{schedule_id}/remove")
@@ -51,7 +52,7 @@ async def remove_from_form(request: Request, cluster_id: ClusterId, schedule_id:
     if row.cluster_id != cluster_id:
         raise NotFound(f"There is no schedule {schedule_id} of this group.", title="Unknown schedule")
     await drop_schedule(request, row)
-    return RedirectResponse(f"/clusters/{cluster_id}/audits#schedules", status_code=303)
+    return see(f"/clusters/{cluster_id}/audits#schedules")
 
 
 def next_time(at: str, every_s: int, now: datetime) -> datetime | None:

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final
 import segno
 from fastapi import APIRouter, Form, Request
 from markupsafe import Markup
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from app.api import second_factor as calls
 from app.api.common import Json, SessionsDep, ViewerDep
+from app.console.drawing import page, see
 from app.console.errors import Invalid
 from app.db.models import User
 from app.security.second_factor import CODE_CHARS_MAX
@@ -44,14 +45,11 @@ async def show(
         "wrong": wrong,
         "has_password": has_password,
     }
-    answer: Response = request.app.state.templates.TemplateResponse(
-        request, "people/second_factor.html", context, status_code=status
-    )
-    return answer
+    return page(request, "people/second_factor", context, status)
 
 
 @router.get(PATH)
-async def page(request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
+async def second_factor_page(request: Request, viewer: ViewerDep, sessions: SessionsDep) -> Response:
     return await show(request, viewer, sessions)
 
 
@@ -82,4 +80,4 @@ async def recovery_codes(request: Request, viewer: ViewerDep, sessions: Sessions
 @router.post(PATH + "/remove")
 async def remove(request: Request, viewer: ViewerDep, sessions: SessionsDep, code: Code) -> Response:
     await calls.remove(calls.Code(code=code), request, viewer, sessions)
-    return RedirectResponse(PATH, status_code=303)
+    return see(PATH)

@@ -30,7 +30,9 @@ from node.transport.slab_frames import BodyError
         (BodyError("it ends too early"), 504, "unknown"),
     ],
 )
-def test_only_what_was_not_sent_or_not_begun_is_said_to_be_not_appended(error: Exception, status: int, outcome: str) -> None:
+def test_only_what_was_not_sent_or_not_begun_is_said_to_be_not_appended(
+    error: Exception, status: int, outcome: str
+) -> None:
     class Link:
         async def request(self, *_: Any) -> bytes:
             if isinstance(error, BodyError):

@@ -13,7 +13,6 @@ from node.consensus.entry_dispatcher import EntryDispatcher
 from node.consensus.entry_handler import EntryHandler
 from node.consensus.full_disk import FullDisk
 from node.consensus.group_naming import GroupNaming
-from node.consensus.leader_elector import LeaderElector
 from node.consensus.log_giving import LogGiving
 from node.consensus.log_repair import LogRepair
 from node.consensus.lost_states import LostStates
@@ -31,16 +30,16 @@ from node.store.log_store import EntryMeta, HardState
 
 
 class DiskReports:
-    """One per replica. `settle`: what may follow from any step."""
+    """One per replica. `recount`: a peer counts that did not; `settle`: what may follow from any step."""
 
     def __init__(
-        self, member: MemberState, membership: Membership, elector: LeaderElector, handler: EntryHandler,
-        repair: LogRepair, giving: LogGiving, full_disk: FullDisk, naming: GroupNaming, changes: MemberChanges,
-        lost_states: LostStates, office: Office, settle: Callable[[int], None],
+        self, member: MemberState, membership: Membership, handler: EntryHandler, repair: LogRepair, giving: LogGiving,
+        full_disk: FullDisk, naming: GroupNaming, changes: MemberChanges, lost_states: LostStates, office: Office,
+        recount: Callable[[int], None], settle: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._member, self._store, self._office, self._settle = member, member.store, office, settle
         self._changes, self._lost_states = changes, lost_states
-        self._membership, self._elector, self._handler = membership, elector, handler
+        self._membership, self._handler, self._recount = membership, handler, recount
         self._repair, self._giving, self._full_disk, self._naming = repair, giving, full_disk, naming
 
     # --- the hard state -------------------------------------------------------------------------------------------
@@ -51,8 +50,7 @@ class DiskReports:
         if named:
             self._membership.introduce()
         if self._membership.recorded():
-            self._elector.recount(now)
-            self._office.unless_damaged(lambda leadership: leadership.recount(now))
+            self._recount(now)
             self._settle(now)
         if self._changes.waits_for_record:
             self._office.unless_damaged(lambda leadership: self._changes.recorded(leadership, now))

@@ -45,18 +45,19 @@ from node.store.errors import StoreCorrupt
 
 
 class PeerMessages:
-    """One per replica. `settle`: what may follow from any step."""
+    """One per replica. `recount`: a peer counts that did not; `settle`: what may follow from any step."""
 
     def __init__(
         self, member: MemberState, peers: Peers, gate: TermGate, membership: Membership, elector: LeaderElector,
         handler: EntryHandler, repair: LogRepair, giving: LogGiving, transfers: LeadershipTransfer,
         naming: GroupNaming, follower_reads: FollowerReads, held: HeldEntries, lost_states: LostStates, office: Office,
-        settle: Callable[[int], None],
+        recount: Callable[[int], None], settle: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._member, self._peers, self._gate, self._membership = member, peers, gate, membership
         self._elector, self._handler, self._repair, self._giving = elector, handler, repair, giving
         self._transfers, self._naming, self._follower_reads = transfers, naming, follower_reads
-        self._held, self._lost_states, self._office, self._settle = held, lost_states, office, settle
+        self._held, self._lost_states, self._office = held, lost_states, office
+        self._recount, self._settle = recount, settle
 
     def receive(self, sender: str, message: Message, now: int) -> None:
         """A message of a peer: a request, or the answer to one of ours."""
@@ -74,7 +75,11 @@ class PeerMessages:
                 self._handler.handle(sender, message, now)
                 self._leader_spoke(sender, now)
             else:
+                peer = self._peers.of.get(sender)
+                counted = peer is not None and peer.counts
                 self._take_in(sender, message, now)
+                if peer is not None and peer.counts and not counted:
+                    self._recount(now)
         except StoreCorrupt as error:
             self._member.note_damage(error)  # the sender asks again, and what is known to be damaged has its rules
         self._settle(now)

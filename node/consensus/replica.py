@@ -105,13 +105,14 @@ class Replica:
             self._office, self._settle,
         )  # fmt: skip
         self.disk = DiskReports(
-            self.member, self.membership, self.elector, self.handler, self.repair, self.giving, self._full_disk,
-            self.naming, self.changes, self.lost_states, self._office, self._settle,
+            self.member, self.membership, self.handler, self.repair, self.giving, self._full_disk, self.naming,
+            self.changes, self.lost_states, self._office, self._recount, self._settle,
         )  # fmt: skip
         # What peers say; also the bytes of a frame of theirs that is not whole yet.
         self.messages = PeerMessages(
             self.member, self.peers, self._gate, self.membership, self.elector, self.handler, self.repair, self.giving,
-            self.transfers, self.naming, self.follower_reads, self.held, self.lost_states, self._office, self._settle,
+            self.transfers, self.naming, self.follower_reads, self.held, self.lost_states, self._office, self._recount,
+            self._settle,
         )  # fmt: skip
         self._quiet = QuietTicks(
             self.member, self.peers, self._office, self.elector, self.membership, self.handler, self.repair,
@@ -235,6 +236,11 @@ class Replica:
             if self.member.applying is not None:
                 self.member.applying.leadership_ended(reason)
         self.elector.stepped_down(now)
+
+    def _recount(self, now: int) -> None:
+        """A peer counts that did not: its vote may be the missing one, and what it acknowledged make a quorum."""
+        self.elector.recount(now)
+        self._office.unless_damaged(lambda leadership: leadership.recount(now))
 
     def _settle(self, now: int) -> None:
         """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step.

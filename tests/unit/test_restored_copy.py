@@ -258,6 +258,35 @@ def test_a_leader_sees_a_voter_whose_log_ends_below_what_it_acknowledged_in_this
     assert peer_says(solo, end_index=0, term=2).code is ResponseCode.SUCCESS, "a later leader may have had it cut"
 
 
+def test_what_a_voter_acknowledged_before_it_counts_again_commits_when_it_does() -> None:
+    """By its next HELLO; nothing else may come that would have its leader count anew."""
+    led = Leader()
+    solo = led.solo
+    (push,) = led.propose([b"x"])
+    solo.sync()
+    assert peer_says(solo, end_index=-1, term=1).code is ResponseCode.RESTORED_COPY, (
+        "one that waited, and was overtaken"
+    )
+    solo.ack("n1", push, 1, durable=1)
+    assert solo.replica.committed_index == 0 and led.done == []
+    assert peer_says(solo, end_index=1, term=1).code is ResponseCode.SUCCESS
+    assert solo.replica.committed_index == 1 and len(led.done) == 1
+
+
+def test_what_a_member_acknowledged_before_it_votes_again_commits_when_it_does() -> None:
+    """By its answer to a heartbeat."""
+    led = Leader()
+    solo = led.solo
+    (push,) = led.propose([b"x"])
+    solo.sync()
+    assert peer_says(solo, end_index=1, term=1, voter_state=REJOINING).code is ResponseCode.SUCCESS
+    solo.ack("n1", push, 1, durable=1)
+    assert solo.replica.committed_index == 0
+    beat = [m for to, m in solo.tick(100) if to == "n1" and isinstance(m, HeartBeatRequest)][-1]
+    solo.receive("n1", HeartBeatResponse(beat.seq, 1, ResponseCode.SUCCESS, end_index=1, voter_state=VOTER))
+    assert solo.replica.peers.of["n1"].counts and solo.replica.committed_index == 1 and len(led.done) == 1
+
+
 def test_with_async_flush_what_a_voter_verified_is_what_it_must_hold() -> None:
     """A machine that was started anew would not be a VOTER (its own rule), so it is the same boot."""
     led = Leader(flush=FlushMode.ASYNC)

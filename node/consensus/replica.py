@@ -134,9 +134,15 @@ class Replica:
         self._stopped = False
         self.disk.watch_damage(now)
 
-    def may_leave(self, message: Message, now: int) -> bool:
-        """Whether a message that waited for a save may leave now, though what it relied on may have changed since."""
-        return self.transfers.may_leave(message, now) and self.membership.may_leave(message)
+    def as_it_leaves(self, message: Message, now: int) -> Message | None:
+        """A message that waited for a save, as it leaves now; None: not at all, as what it relied on has changed.
+
+        A HELLO says where the log ends now: an answer to a push of another connection overtakes it, and it would pass
+        for that of a copy which lacks what was acknowledged.
+        """
+        if not (self.transfers.may_leave(message, now) and self.membership.may_leave(message)):
+            return None
+        return replace(message, end_index=self.store.end_index) if type(message) is Hello else message
 
     def _may_append(self, slab: Slab) -> bool:
         """Whether what it says of the group, if it does, is on durable record; else both are at once."""

@@ -199,8 +199,8 @@ class Duties:
         driver, replica = self._driver, self._driver.replica
         now = driver.now_ns()
         for send in self.held.durable(number):
-            if replica.may_leave(send.message, now):
-                self._links.send(send.to, send.message)
+            if (message := replica.as_it_leaves(send.message, now)) is not None:
+                self._links.send(send.to, message)
         driver.step(lambda: replica.disk.hard_state_saved(state, driver.now_ns()))
 
     def _truncated(self, order: TruncateLog, cut: bool) -> None:

@@ -4,8 +4,8 @@ Saves happen off the loop, one after the other, and each has a number. A save th
 message from its batch on, in their order; one that only records peers holds back nothing (the core counts nobody before
 it hears that the record is durable).
 
-What waited is looked at once more when it would leave (`Replica.may_leave`): the vote may have been given up since, the
-log have grown, a transfer's time be up. What is stale is dropped; the core repeats what still holds.
+What waited is looked at once more when it would leave (`Replica.as_it_leaves`): the vote may have been given up since,
+the log have grown, a transfer's time be up. What is stale is dropped; the core repeats what still holds.
 
 Invariants: nothing leaves before the newest save that had been ordered when it was made, and that is spoken of, is
 durable; the order stays; what waits is bounded (messages may get lost: the core repeats what matters).

@@ -326,8 +326,8 @@ class Process:
     def _saved(self, number: int, state: HardState) -> None:
         now = self.clock.now()
         for send in self._held.durable(number):
-            if self.replica.may_leave(send.message, now):
-                self.links.send(send.to, send.message)
+            if (message := self.replica.as_it_leaves(send.message, now)) is not None:
+                self.links.send(send.to, message)
         self.replica.disk.hard_state_saved(state, self.clock.now())
         self._schedule_turn()
 

@@ -144,6 +144,18 @@ def test_what_was_said_as_a_voter_and_waited_does_not_leave_once_the_vote_is_giv
     assert all(map(may_leave, others))
 
 
+def test_a_hello_that_waited_says_where_the_log_ends_when_it_leaves() -> None:
+    """What its sender acknowledged meanwhile goes over another connection, and may come first."""
+    solo = solo_with()
+    waited = replace(solo.hello_of("n0"), end_index=0)
+    beat = HeartBeatResponse(1, 4, ResponseCode.SUCCESS, voter_state=VOTER)
+    as_it_leaves = solo.replica.as_it_leaves
+    assert as_it_leaves(waited, solo.now) == replace(waited, end_index=1)
+    assert as_it_leaves(beat, solo.now) is beat
+    reported(solo, PeerRecord("s0", "life-3"))
+    assert as_it_leaves(waited, solo.now) is as_it_leaves(beat, solo.now) is None
+
+
 def test_a_heartbeats_answer_that_a_hello_overtook_makes_nobody_a_voter_again() -> None:
     led = Leader()
     solo, peer = led.solo, led.solo.replica.peers.of["n1"]

@@ -242,6 +242,8 @@ class LeaderElector:
             self._taking = None
             self._retry_soon(now)
             return
+        if answer.result is VoteResult.ACCEPT and not this.pre and answer.term != this.term:
+            return  # a vote of another term: it was asked for by an earlier process of this member
         if answer.result is VoteResult.ACCEPT and not this.reform:
             self._membership.voter_state_seen(sender, VoterState.VOTER, now)  # nobody else gives a vote
         this.results[sender] = answer.result

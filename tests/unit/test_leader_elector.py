@@ -308,6 +308,17 @@ def test_answers_of_another_round_count_for_nothing() -> None:
     assert solo.replica.term == 3
 
 
+def test_e2_a_vote_counts_for_the_term_in_which_it_was_given() -> None:
+    """A process before this one may have asked for it, under the same number."""
+    solo = Solo()
+    request = next(m for to, m in solo.grant(solo.tick(1100)) if to == "n1" and isinstance(m, VoteRequest))
+    assert not request.pre and request.term == solo.replica.term
+    solo.receive("n1", VoteResponse(request.seq, request.term - 1, VoteResult.ACCEPT))
+    assert solo.replica.role is Role.CANDIDATE
+    solo.receive("n1", VoteResponse(request.seq, request.term, VoteResult.ACCEPT))
+    assert solo.replica.role is Role.LEADER
+
+
 def test_two_answers_of_one_peer_are_one_vote() -> None:
     solo = Solo(store_of(), connect=False)
     solo.connect("n1", voter_state=VoterState.REJOINING)

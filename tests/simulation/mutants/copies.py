@@ -44,12 +44,14 @@ POSITIONS_ROT = Edit("tests.simulation.damage:Damage.spot_of", "rng.randrange(un
 def doubt(damage: Any, store: Any, pos: int) -> int:
     """The newer checkpoint slot rots, and the machine starts anew; how much of the log to forget from `pos` on.
 
-    To the end of one sector only: it reads as if that had never been written, and sound records follow.
+    To the end of one sector only: it reads as if that had never been written, and what follows is sound. Where nothing
+    does, nothing of the log is lost: the older slot alone cannot show that a log ended later than it does.
     """
+    length = SECTOR_BYTES - pos % SECTOR_BYTES
     checkpoint = store.durability.checkpoint
     damage.flip(checkpoint.path, checkpoint._number % 2 * SLOT_SPACING_BYTES + 20, 1)
     damage._platform._boot += 1
-    return SECTOR_BYTES - pos % SECTOR_BYTES
+    return length if pos + length < store.files.end.end_pos else 0
 
 
 def nobody_can(repair: Any, attempt: Any) -> bool:

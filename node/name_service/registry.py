@@ -94,7 +94,8 @@ class Registry:
         """Raises RegistryFull, and then nothing has changed."""
         broker = self.brokers.get(said.name)
         if broker is not None and self._is_behind(broker, said):
-            self._live.pop(said.address, None)
+            if said.address in self._live:  # also from under the id that it had before
+                self._drop(said.address)
             return Registered()
         master = said.broker_id == MASTER_ID
         first = broker is None or said.broker_id not in broker.addresses

@@ -220,6 +220,15 @@ def test_a_registration_that_is_none_changes_nothing(fields: dict[str, str], bod
     assert (registry.brokers, registry.topics) == ({}, {})
 
 
+def test_who_is_behind_as_master_does_not_stay_as_the_slave_that_it_was() -> None:
+    registry = Registry()
+    registry.register(said("a:1", term=3), 0, "a")
+    registry.register(said("b:1", 2, term=3), 0, "b")
+    assert addresses(registry) == {0: "a:1", 2: "b:1"}
+    registry.register(said("b:1", term=2), 0, "b")
+    assert addresses(registry) == {0: "a:1"}
+
+
 def test_older_clients_get_ids_as_bare_numbers() -> None:
     _registry, dispatcher = service()
     peer = FakePeer()

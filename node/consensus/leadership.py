@@ -315,8 +315,8 @@ class Leadership:
         self.dispatchers[peer.peer_id] = EntryDispatcher(self._member, peer, self._peers.last_epoch + 1, now, self.way)
 
     def remove_peer(self, peer_id: str) -> None:
-        """A member is gone: what is under way for it comes to nothing."""
-        del self.dispatchers[peer_id]
+        """A member is gone: what is under way for it comes to nothing, and keeps no other from its turn."""
+        self.dispatchers.pop(peer_id).giving.stop()
 
     def voter_came(self, peer: Progress, now: int) -> None:
         """A learner became a voter: its silence begins now, as that of all did with the leadership (E6)."""

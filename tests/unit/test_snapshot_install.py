@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from node.consensus.configuration import Configuration
 from node.consensus.effects import OpenSnapshot, ReadSnapshot, TakePart
 from node.consensus.own_caps import TAKES_SNAPSHOT
 from node.protocol.codes import DispatcherState, ResponseCode
@@ -301,6 +302,18 @@ def test_a_lost_connection_makes_way_and_the_next_asks_first() -> None:
     solo = leading("n1", "n2")
     opened(solo)
     solo.replica.links.lost("n1", solo.now)
+    solo.take()
+    solo.tick(50)
+    (order,) = solo.snapshots
+    assert isinstance(order, OpenSnapshot) and order.peer_id == "n2"
+
+
+def test_who_is_removed_makes_way_for_the_next() -> None:
+    """It may be connected as ever: the entry that removes it is in effect at once."""
+    solo = leading("n1", "n2")
+    opened(solo)
+    left = {one: at for one, at in solo.replica.configuration.voters.items() if one != "n1"}
+    solo.replica.reconfiguration.configure(Configuration(left), solo.now)
     solo.take()
     solo.tick(50)
     (order,) = solo.snapshots

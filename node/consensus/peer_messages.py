@@ -136,8 +136,6 @@ class PeerMessages:
             self._membership.leader_spoke(now)
             if member.hard.group_id is None and sender in self._peers.of:
                 self._naming.follows(sender, now)
-            if self._follower_reads.asked:
-                self._follower_reads.progress()
 
     def leader_bytes(self, peer_id: str, now: int) -> None:
         """Bytes of that member's unfinished frame came: our leader is not silent, and has promised nothing (E6)."""

@@ -249,9 +249,10 @@ class Replica:
         self._office.unless_damaged(lambda leadership: leadership.recount(now))
 
     def _settle(self, now: int) -> None:
-        """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step.
+        """What may follow from any step: damage, a finished joining, a full disk just met, a transfer's next step, a
+        read that waits for an entry to be committed here, whoever leads by now.
 
-        Mostly nothing: each of the four says by one look whether it has anything to do.
+        Mostly nothing: each of the five says by one look whether it has anything to do.
         """
         if self.store.faults or self.repair.known_faults:
             self.disk.watch_damage(now)
@@ -261,6 +262,8 @@ class Replica:
             self._full_disk.leave(now)
         if self.transfers.current is not None:
             self.handover.go_on(now)
+        if self.follower_reads.asked:
+            self.follower_reads.progress()
 
     # --- clients ------------------------------------------------------------------------------------------------
     def propose_many(self, proposals: Sequence[Proposal], now: int) -> list[Closure]:

@@ -200,6 +200,23 @@ def test_a_followers_read_asks_the_leader_and_waits_for_its_own_log() -> None:
     assert [(o.code, o.read_index) for o in outcomes] == [(ResponseCode.SUCCESS, 1)]
 
 
+def test_a_followers_read_is_served_once_its_own_leadership_commits() -> None:
+    """Its leader ended between the answer and the next commit: no leader may ever speak to it again."""
+    solo = Solo(store_of([1, 1]))
+    outcomes: list[ReadOutcome] = []
+    solo.compare(1, term=2)
+    solo.replica.read_index(outcomes.append, solo.now)
+    request = next(m for _to, m in solo.take() if isinstance(m, ReadIndexRequest))
+    solo.receive("n1", ReadIndexResponse(request.seq, 2, ResponseCode.SUCCESS, 1))
+    sent = solo.lead()
+    compare = next(m for to, m in sent if to == "n1" and isinstance(m, PushRequest))
+    append = next(m for _to, m in solo.ack("n1", compare, 1) if isinstance(m, PushRequest))
+    solo.sync()
+    assert not outcomes
+    solo.ack("n1", append, 2)
+    assert [(o.code, o.read_index) for o in outcomes] == [(ResponseCode.SUCCESS, 1)]
+
+
 def test_a_followers_read_fails_without_a_leader_or_in_time() -> None:
     solo = Solo(store_of([1]))
     outcomes: list[ReadOutcome] = []

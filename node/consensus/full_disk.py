@@ -64,6 +64,7 @@ class FullDisk:
         member.try_space(now, still_short)
         if not member.short_of_space:
             self._reserve_used = 0
+            self.gave_others_a_try = False
         if leadership is not None:
             unasked = member.short_of_space and idle and not still_short and not self._transfers.pauses_writes
             leadership.append_noop(now, again=unasked)

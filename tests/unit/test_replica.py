@@ -201,6 +201,22 @@ def test_s8_the_noop_follows_when_there_is_space_again() -> None:
     assert solo.store.end_index == 1 and not solo.replica.member.alarms
 
 
+def test_s8_a_disk_that_had_space_meanwhile_leaves_the_others_the_first_try_again() -> None:
+    solo = Solo(store_of([1]))
+    solo.store.full = True
+    solo.grant(solo.grant(solo.tick(1100)))
+    assert solo.replica.role is Role.CANDIDATE
+    solo.store.full = False
+    solo.replica.disk.disk_full(False, solo.now)
+    solo.compare(0, term=3)
+    solo.append_synced(solo.slab(0, term=3), 1, term=3, commit_index=1)  # n1 leads, and there is space here
+    solo.replica.disk.disk_full(False, solo.now)
+    assert not solo.replica.member.alarms
+    solo.store.full = True
+    solo.grant(solo.grant(solo.tick(1500)))
+    assert (solo.replica.role, solo.replica.term) == (Role.CANDIDATE, 4), "the others get the first try"
+
+
 def stuck_with_a_full_disk() -> Leader:
     """A leader whose disk refused an append, and whose peers cannot take over."""
     leader = Leader()

@@ -23,7 +23,7 @@ from node.consensus.roles import ROLE_TRANSITIONS, RoleEvent
 from node.consensus.status import AlarmStatus
 from node.consensus.unsynced_bytes import UnsyncedBytes
 from node.protocol.codes import FlushMode, Role, VoterState
-from node.protocol.entry import Slab
+from node.protocol.entry import Slab, crc32
 from node.protocol.messages import Message
 from node.store.errors import ColdEntry, StoreCorrupt
 from node.store.faults.ranges import fault_at
@@ -40,9 +40,7 @@ class MemberState:
     """Shared by the parts of one replica; `effects` collects what the driver must do."""
 
     def __init__(self, config: ReplicaConfig, store: LogStore, rng: Randomness, now: int) -> None:
-        self.config = config
-        self.store = store
-        self.rng = rng
+        self.config, self.store, self.rng = config, store, rng
         self.self_id = config.self_id
         self.configurations = Configurations(config, store)
         self.configuration = self.configurations.in_effect
@@ -85,7 +83,9 @@ class MemberState:
         # Gate and alarm of S8: appends are refused while `disk_full`; `short_of_space` stays until they succeed again.
         self.disk_full = self.short_of_space = self.refused_by_disk = self.wrote_since_full = False
         self.alarms: dict[tuple[str, str | None], AlarmStatus] = {}
-        self._seq = 0
+        # Far from where another life began: an answer to a frame of that one, which comes late over our new connection,
+        # is none to a frame of ours.
+        self._seq = crc32("".join(store.hard_state.life_ids[-1:]).encode()) >> 2
         self.durable_hard = self.hard
         if store.end_term > self.hard.term:
             # The log was written under a term that never became durable here: we may have voted in it (E1, E2).

@@ -192,9 +192,9 @@ def test_the_vote_of_a_rejoining_peer_does_not_count() -> None:
 # --- REJOINING ----------------------------------------------------------------------------------------------------
 
 
-def joining() -> tuple[Solo, ReadIndexRequest]:
+def joining(*life_ids: str) -> tuple[Solo, ReadIndexRequest]:
     """A member that lost its store follows n1 in term 4, holds 0..1, and has asked for its target."""
-    solo = Solo(store_of((4, 4), voter_state=REJOINING))
+    solo = Solo(store_of((4, 4), voter_state=REJOINING, life_ids=life_ids))
     solo.follow(term=4)
     solo.compare(1, term=4)
     (request,) = [m for _to, m in solo.tick(10) if isinstance(m, ReadIndexRequest)]
@@ -225,6 +225,19 @@ def test_only_the_present_leaders_own_confirmation_sets_the_target(sender: str, 
     fields = {"seq": request.seq, "term": 4, "code": ResponseCode.SUCCESS, "read_index": 1, "end_index": 1, **changes}
     solo.receive(sender, ReadIndexResponse(**fields))
     assert state_of(solo) is REJOINING and solo.replica.membership.target_index is None
+
+
+def test_an_answer_to_an_earlier_life_sets_no_target() -> None:
+    """It was confirmed before the joining began, and comes over the connection of the new process, by its number."""
+    before = Solo(store_of((4, 4), life_ids=("life-1",)))
+    before.compare(1, term=4)
+    before.replica.read_index(lambda _outcome: None, before.now)
+    asked = next(m for _to, m in before.take() if isinstance(m, ReadIndexRequest))
+    solo, request = joining("life-2")
+    solo.receive("n1", ReadIndexResponse(asked.seq, 4, ResponseCode.SUCCESS, 1, 1))
+    assert solo.replica.membership.target_index is None and state_of(solo) is REJOINING
+    solo.receive("n1", ReadIndexResponse(request.seq, 4, ResponseCode.SUCCESS, 2, 3))
+    assert solo.replica.membership.target_index == 3
 
 
 def test_the_target_is_taken_anew_under_each_leader() -> None:

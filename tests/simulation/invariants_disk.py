@@ -58,8 +58,9 @@ class Disks(Observer):
 
     def fault(self, kind: str, detail: str) -> None:
         if kind in DAMAGE:
+            assert self._world is not None
             member_id = detail.split()[0]
-            self.damaged[member_id] = self._mirrors.of[member_id].disk_id
+            self.damaged[member_id] = self._world.members[member_id].disk_id  # its mirror may not know this disk yet
 
     def is_damaged(self, member: Member) -> bool:
         """Whether a fault changed bytes on the disk that this member has now."""

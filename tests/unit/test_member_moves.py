@@ -53,7 +53,7 @@ def test_who_answers_there_is_said_before_and_what_takes_it_back_after(
     assert out == "changed: entry 7 is committed; `quorumscope members address n1 n1:1` takes it back\n"
     assert [one.get("dryRun") for one in asked] == [True, None]
     assert commands.change(TARGET, fields, "move", False, True, None, True) == Exit.FINE
-    assert f'"answersThere": {"null" if there is None else chr(34) + there + chr(34)}' in capsys.readouterr().out
+    assert f'"answers_there": {"null" if there is None else chr(34) + there + chr(34)}' in capsys.readouterr().out
 
 
 def test_whoever_removes_a_member_reads_that_its_process_goes_on() -> None:

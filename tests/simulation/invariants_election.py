@@ -38,6 +38,7 @@ DRIVERS_OWN = ("unaware",)  # that only the driver's world can do
 SILENCE = "no quorum of answers"
 SILENT_TICKS = "no quorum of answers for an election time-out"
 SILENCE_TIMEOUTS = 4  # a leader that heard no quorum for so many longest election time-outs should have noticed
+NEVER_HEARD = (0, 0, False)
 
 
 class Elections(Observer):
@@ -56,8 +57,9 @@ class Elections(Observer):
         self._expected_term: dict[str, tuple[int, int, str, str]] = {}  # member -> (incarnation, term, rule, why)
         self._rejoined_floor: dict[tuple[str, str], int] = {}
         self._term_reported: dict[str, int] = {}  # each member's, as its events tell: a turn may go through two terms
-        # The same by the leader's own clock, of one that counted for it, and when the answer before it came.
-        self._counted: dict[tuple[str, str], tuple[int, int]] = {}
+        # The same by the leader's own clock, of one that counted for it, when the answer before it came, and whether it
+        # is one to a push.
+        self._counted: dict[tuple[str, str], tuple[int, int, bool]] = {}
         self._contact: dict[tuple[str, str], int] = {}  # (leader, peer) -> when an answer came
         self._awake_since: dict[str, int] = {}  # since when it leads and runs
         self._leading: dict[str, Member] = {}  # who did so after the last step
@@ -274,7 +276,8 @@ class Elections(Observer):
                 self._contact[to, sender] = self._now
                 peer = replica.peers.of.get(sender)
                 if peer is not None and peer.counts and peer.state not in PAUSED:
-                    self._counted[to, sender] = member.clock.now(), self._counted.get((to, sender), (0, 0))[0]
+                    before = self._counted.get((to, sender), NEVER_HEARD)[0]
+                    self._counted[to, sender] = member.clock.now(), before, isinstance(message, PushResponse)
 
     def _ticket_counts(self, vote: VoteRequest, term: int) -> bool:
         ticket = vote.ticket
@@ -292,10 +295,13 @@ class Elections(Observer):
             raise Violation(rule, text)
 
     def _is_paused_by(self, member: Member, peer_id: str) -> None:
-        """R7: the answer that made a peer DIVERGED counts no more than those that it gives from then on."""
-        at, before = self._counted.get((member.id, peer_id), (0, 0))
-        if at == member.clock.now():
-            self._counted[member.id, peer_id] = before, before
+        """R7: the answer that made a peer DIVERGED counts no more than those that it gives from then on.
+
+        It may have come a moment ago: what it says is judged once the leader's own entry there was read.
+        """
+        _, before, is_push = self._counted.get((member.id, peer_id), NEVER_HEARD)
+        if is_push:
+            self._counted[member.id, peer_id] = before, before, False
 
     # --- E6, E7 ------------------------------------------------------------------
     def _hands_over(self, member: Member, to: str, request: TransferRequest) -> None:
@@ -369,7 +375,8 @@ class Elections(Observer):
         voters, recent_ns = self._members.voters(member.id), replica.config.timing.election_min_ns // 2
         recently = set()
         for one in voters - {member.id}:
-            heard_at, since = self._counted.get((member.id, one), (0, 0))[0], self._members.voter_since(member.id, one)
+            heard_at = self._counted.get((member.id, one), NEVER_HEARD)[0]
+            since = self._members.voter_since(member.id, one)
             heard = heard_at and 0 <= member.clock.now() - heard_at < recent_ns
             if heard or (by_ticks and since and self._now - since < recent_ns):
                 recently.add(one)

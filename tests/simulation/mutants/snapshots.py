@@ -20,13 +20,14 @@ LOSSY: dict[str, Any] = {**MOVED, "drop": 0.1, "duplicate": 0.1, "reorder": 0.2,
 CRASHES: dict[str, Any] = {**MOVED, "crash": 3.0, "crash_at_io": 8.0, "power_loss": 2.0}
 NEVER_CHECKED = ignored(RECEIVER + "_finish", "self._checksum() != meta.data_crc")
 # Also to whom the leader could compare with: the right code says that it holds that entry. Where nothing is committed
-# behind the base, there is no state to save, and nothing ever would be if nobody were sent an entry. And one whose
-# front was removed by force beyond the snapshot refuses it for good.
+# behind the base, there is no state to save, and nothing ever would be if nobody were sent an entry. Whose front was
+# removed by force beyond the snapshot refuses it for good; and a leader whose own state is lost has none to give.
 GIVEN_TO_ALL = (
     Edit(
         DISPATCHER + "_send_compare",
         "if meta is not None:",
         "if meta is not None and (any(one.to_state in PAUSED for one in list(self.peer.transitions)[-2:])"
+        " or (self._member.applying is not None and self._member.applying.needs_state_from >= 0)"
         " or self._member.store.begin_index == 0 or meta.index <= self._member.store.base.index or self.giving.obstacle"
         " or self._member.committed_index <= self._member.store.base.index):",
     ),

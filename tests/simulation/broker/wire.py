@@ -29,10 +29,12 @@ READS: Final = frozenset({Request.PULL_MESSAGE, Request.QUERY_MESSAGE, Request.V
 
 @dataclass(slots=True)
 class _Asked:
-    """`floor`: no answer that is given from now on may say less."""
+    """`floor`: no answer that is given from now on may say less; `floor_here`: none of the same master's."""
 
     command: Command
     floor: int
+    floor_here: int = 0
+    group: tuple[str, int, str, str, int] | None = None  # whose offset it is about, and who was asked, in which term
 
 
 class _End:
@@ -70,7 +72,7 @@ class BrokerWire:
     def _command(self, socket: Socket, command: Command) -> None:
         asked = _end_of(socket if socket.dialled else socket.other).asked
         if socket.dialled and not command.is_response:
-            asked[command.opaque] = _Asked(command, self._floor(command, socket.other.loop.machine))
+            asked[command.opaque] = self._asked(command, socket.other.loop.machine)
         elif not socket.dialled and command.is_response:
             question = asked.pop(command.opaque, None)
             if question is None:
@@ -84,16 +86,17 @@ class BrokerWire:
                 self._world.violate(violation)
 
     # --- what may be said -------------------------------------------------------------------------------------------
-    def _floor(self, command: Command, to: str) -> int:
+    def _asked(self, command: Command, to: str) -> _Asked:
         said = command.fields or {}
         if command.code == Request.GET_MAX_OFFSET:
-            return self._ends.get((said["topic"], int(said["queueId"])), 0)
+            return _Asked(command, self._ends.get((said["topic"], int(said["queueId"])), 0))
         if command.code == Request.QUERY_CONSUMER_OFFSET:
             in_log = self._world.book.tables.get(CONSUMER_OFFSETS, {}).get(
                 f"{said['topic']}@{said['consumerGroup']}", {}
             )
-            return max(in_log.get(said["queueId"], 0), self._consumed.get(self._group(self._process(to), said), 0))
-        return 0
+            group = self._group(self._process(to), said)
+            return _Asked(command, in_log.get(said["queueId"], 0), self._consumed.get(group, 0), group)
+        return _Asked(command, 0)
 
     def _process(self, machine: str) -> BrokerProcess:
         return self._world.members["n" + machine[1:]].broker
@@ -123,7 +126,8 @@ class BrokerWire:
             self._passed_over(process, said, range(int(fields["offset"])))
         elif code == Request.QUERY_CONSUMER_OFFSET:
             group = self._group(process, said)
-            self._not_less(process, f"the offset of {group[2:]}", fields["offset"], asked.floor)
+            floor = max(asked.floor, asked.floor_here) if group == asked.group else asked.floor
+            self._not_less(process, f"the offset of {group[2:]}", fields["offset"], floor)
             self._consumed[group] = max(self._consumed.get(group, 0), int(fields["offset"]))
         elif code == Request.END_TRANSACTION:
             self._world.workload.ended(said)

@@ -354,6 +354,7 @@ async def side_by_side(
     lengths = {len(entry.raw or b"") for entry in shown}
     width = row_bytes(len(shown))
     context = {
+        "view": view,
         "cluster": view.cluster,
         "index": index,
         "held": held,

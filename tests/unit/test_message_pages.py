@@ -22,6 +22,7 @@ from app.console.sample import Clock
 from node.message_store.properties import join_properties
 from node.message_store.record import encode_record
 from node.views.message_answers import Broker, Topic
+from tests.browser.states import held_entries
 from tests.unit.console_kit import Kit, run, running
 from tests.unit.engine_kit import until
 from tests.unit.fake_brokers import BrokerGroup, example
@@ -57,6 +58,16 @@ def test_the_overview_shows_brokers_topics_groups_and_changes_of_role(tmp_path: 
         assert "Messages are kept until their file is 72 h old" in text and "1.2 kB" in text
         assert f'href="{PAGE}" aria-current="page">Messages' in text
         assert "Messages</a>" in (await person.get("/clusters/demo")).text
+
+    over(tmp_path, work)
+
+
+def test_the_page_of_an_entry_keeps_the_way_to_the_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.console.audit_pages.entry_on_all", held_entries)
+
+    async def work(kit: Kit) -> None:
+        text = (await (await kit.person("olga", "operator")).get("/clusters/demo/entries/77084/replicas")).text
+        assert f'href="{PAGE}"' in text
 
     over(tmp_path, work)
 

@@ -304,11 +304,11 @@ def preflight(words: str, known: dict[str, Any]) -> list[str]:
         once = f", {new} among them once it has caught up" if new else ""
         said = f"{needed} of {len(voters)} {voters_make(needed)} a quorum, {len(there)} answer{once}: {may}"
         lines.append(f"  {name}: {said}")
-    if known.get("lagEntries"):
+    if known.get("lagEntries") and not words.startswith("remove "):  # who goes need not catch up
         seconds, size = known.get("catchUpSAtMost"), known.get("lagBytes")
         took = "" if seconds is None else f", {seconds} s at most beside other work"
         bytes_text = "" if size is None else f" ({size:,} bytes on its disk)"
-        lines.append(f"  it lacks {known['lagEntries']:,} entries{bytes_text}{took}")
+        lines.append(f"  it lacks {entries_of(known['lagEntries'])}{bytes_text}{took}")
     if "diskFreeBytes" in known:
         free, needs = known["diskFreeBytes"], known.get("needsDiskBytes")
         if free is None:

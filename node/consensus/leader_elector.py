@@ -244,7 +244,8 @@ class LeaderElector:
             return
         if answer.result is VoteResult.ACCEPT and not this.pre and answer.term != this.term:
             return  # a vote of another term: it was asked for by an earlier process of this member
-        if answer.result is VoteResult.ACCEPT and not this.reform:
+        refused = self._peers.of[sender].voter_state is None  # its HELLO: a copy votes until it knows what it is (E8)
+        if answer.result is VoteResult.ACCEPT and not (this.reform or refused):
             self._membership.voter_state_seen(sender, VoterState.VOTER, now)  # nobody else gives a vote
         this.results[sender] = answer.result
         self._judge_round(this, now)

@@ -290,8 +290,9 @@ class Leadership:
         if answer.term > member.term:
             member.adopt_term(answer.term, now, f"{sender} knows term {answer.term}")
         elif answer.code is ResponseCode.SUCCESS and answer.term == member.term:
-            self._membership.beat_answered(sender, answer, now)
             peer = self._peers.of[sender]
+            if peer.voter_state is not None:  # its last HELLO was not refused: a copy may not know yet what it is (E8)
+                self._membership.beat_answered(sender, answer, now)
             if self._heard(peer, answer.seq, now):
                 self.reads.round_answered(peer, answer.seq)
             self.dispatchers[sender].peer_end_seen(answer.end_index, now)

@@ -200,6 +200,26 @@ def test_a_peer_that_does_not_know_its_life_is_refused_and_does_not_count() -> N
     assert peer_says(solo, life_ids=("a", "x"), store_id="new").code is ResponseCode.SUCCESS
 
 
+def test_what_a_copy_still_had_on_its_way_as_a_voter_does_not_make_it_one_again() -> None:
+    """Its vote, given before it saw what it is, and its answer to a heartbeat."""
+    solo = Solo()
+    peer_says(solo, life_ids=("a", "b"))
+    request = next(m for to, m in solo.grant(solo.tick(1100)) if to == "n1" and isinstance(m, VoteRequest))
+    assert peer_says(solo, life_ids=("a", "x")).code is ResponseCode.RESTORED_COPY
+    solo.receive("n1", VoteResponse(request.seq, solo.replica.term, VoteResult.ACCEPT))
+    assert solo.replica.role is not Role.LEADER and not solo.replica.peers.of["n1"].counts
+
+    led = Leader()
+    solo = led.solo
+    peer_says(solo, life_ids=("a", "b"), end_index=0, term=1)
+    assert peer_says(solo, life_ids=("a", "x"), end_index=0, term=1).code is ResponseCode.RESTORED_COPY
+    beat = [m for to, m in solo.tick(100) if to == "n1" and isinstance(m, HeartBeatRequest)][-1]
+    solo.receive("n1", HeartBeatResponse(beat.seq, 1, ResponseCode.SUCCESS, end_index=0, voter_state=VOTER))
+    assert not solo.replica.peers.of["n1"].counts
+    assert peer_says(solo, life_ids=("a", "b"), end_index=0, term=1).code is ResponseCode.SUCCESS
+    assert solo.replica.peers.of["n1"].counts
+
+
 def test_a_copy_that_is_about_to_join_does_not_rewrite_what_is_on_record() -> None:
     """It says so before that is durable; should it lose its power first, it comes back as the voter that it was."""
     solo = Solo(connect=False)

@@ -175,7 +175,7 @@ def test_who_says_hello_and_is_gone_is_no_master(tmp_path: Path, monkeypatch: py
         async def opened(*_: object, **__: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return reader, writer
 
-        monkeypatch.setattr(asyncio, "open_connection", opened)
+        monkeypatch.setattr("node.ha.asking.open_streams", opened)
         with pytest.raises(NoMaster, match="closes the connection"):
             await ask(("127.0.0.1", 1), Hello(Lineage("pair-1", ((1, 0),)), 0, 0, 4096), None)
 
